@@ -1,0 +1,50 @@
+"""Everything that Octavo raises on purpose.
+
+::
+
+    OctavoError
+    ├── RecipeError   the request is wrong: an unknown key, a pattern that matches nothing, types that clash
+    ├── ModelError    the model is wrong, or of a kind that can't be quantized
+    ├── DataError     the calibration data does not fit the model, or ruins it
+    ├── TableError    a saved plan, statistics file or table does not fit
+    └── OutputError   a result could not be written, or failed its own check
+
+Each message says what is wrong, where (file, node, tensor), and what to do next.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OctavoError(Exception):
+    """The root of the tree: catch this to catch all of them."""
+
+
+class RecipeError(OctavoError):
+    """The request is wrong."""
+
+
+class ModelError(OctavoError):
+    """The model is broken, or not of a kind that can be quantized."""
+
+
+class DataError(OctavoError):
+    """The calibration data does not fit the model."""
+
+
+class TableError(OctavoError):
+    """A saved plan, statistics file or table does not fit."""
+
+
+class OutputError(OctavoError):
+    """A result could not be written, or failed the check before it was handed over."""
+
+
+def closest(name: str, known: Iterable[str], count: int = 3) -> str:
+    """A clause that names the known names nearest to a misspelt one: ``; did you mean 'a' or 'b'?``."""
+    near = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+    if not near:
+        return ""
+    return "; did you mean " + " or ".join(repr(n) for n in near) + "?"
