@@ -1,0 +1,180 @@
+"""Quantize, dequantize and pack arrays, whole: no loop over elements, channels or blocks.
+
+``quantize`` rounds half to even after dividing in the tensor's own precision, as the ONNX operator
+does (NaN becomes the lowest integer, as there); an int32 bias, for which there is no such operator, is
+divided in float64. ``dequantize`` multiplies in the scale's precision. Arrays go through in slabs: what
+is at work stays in the cache, and temporaries stay small beside a memory-mapped source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.core.granularity import (
+    Granularity,
+    PerBlock,
+    Shape,
+    checked,
+    normal_axis,
+    parameter_shape,
+    spread,
+)
+from octavo.core.qparams import QParams
+from octavo.core.qtypes import FLOAT8_MAX, QType
+
+Array = npt.NDArray[Any]
+SLAB = 1 << 18  # elements handled at a time: one megabyte of float32
+
+
+def quantize(x: Array, params: QParams, *, limits: tuple[int, int] | None = None) -> Array:
+    """The array in the quantized type; ``limits`` narrows the integers used (symmetric, reduced range)."""
+    x = np.asarray(x)
+    kind = params.qtype
+    wide = np.float64 if kind.bits == 32 else _wide_type(x.dtype)
+    out = np.empty(x.shape, kind.dtype)
+    scale, zero = params.scale.astype(wide), params.zero_point.astype(wide)
+    low, high = limits or (kind.qmin, kind.qmax)
+    for real, stored, s, z in _slabs(params.granularity, [x, _as_bytes(out, kind)], [scale, zero]):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            steps = np.asarray(real.astype(wide, copy=False) / s)
+        if kind.is_float:
+            stored[...] = np.clip(steps, -FLOAT8_MAX, FLOAT8_MAX, out=steps)
+            continue
+        np.rint(steps, out=steps)
+        steps += z
+        np.fmax(steps, wide(low), out=steps)
+        np.minimum(steps, wide(high), out=steps)
+        stored[...] = steps
+    return out
+
+
+def dequantize(q: Array, params: QParams) -> Array:
+    """``scale * (q - zero_point)`` in the scale's float type."""
+    q = np.asarray(q)
+    kind = params.qtype
+    wide = _wide_type(params.scale.dtype)
+    exact = np.float64 if kind.bits == 32 else wide  # float32 holds every difference of 16-bit integers
+    out = np.empty(q.shape, params.scale.dtype)
+    scale, zero = params.scale.astype(wide), params.zero_point.astype(exact)
+    for stored, real, s, z in _slabs(params.granularity, [q, out], [scale, zero]):
+        real[...] = (stored.astype(exact) - z).astype(wide, copy=False) * s
+    return out
+
+
+def fake_quantize(x: Array, params: QParams, *, limits: tuple[int, int] | None = None) -> Array:
+    """The array after a round trip through the quantized type."""
+    return dequantize(quantize(x, params, limits=limits), params)
+
+
+def extremes(x: Array, granularity: Granularity) -> tuple[Array, Array]:
+    """Minimum and maximum for each scale that the tensor will have, in float64; NaN where there is one."""
+    x = np.asarray(x)
+    shape = parameter_shape(x.shape, granularity)
+    if x.size == 0:
+        return np.zeros(shape), np.zeros(shape)
+    lows, highs = np.full(shape, np.inf), np.full(shape, -np.inf)
+    for real, low, high in _slabs(granularity, [x], [lows, highs]):
+        wide = real.astype(_wide_type(real.dtype), copy=False)
+        over = tuple(i for i, n in enumerate(low.shape) if n == 1) if low.ndim else None
+        if over == (wide.ndim - 1,) and wide.shape[-1] < 128:
+            wide, over = np.ascontiguousarray(np.moveaxis(wide, -1, 0)), (0,)  # numpy reduces short rows slowly
+        np.minimum(low, wide.min(axis=over).reshape(low.shape), out=low)
+        np.maximum(high, wide.max(axis=over).reshape(low.shape), out=high)
+    return lows, highs
+
+
+def slabs(shape: Shape, size: int = SLAB) -> Iterator[tuple[slice, ...]]:
+    """Slices, of the leading axes, that hold at most ``size`` elements each and together all of them."""
+    count = int(np.prod(shape, dtype=np.int64))
+    if count <= size:
+        yield ()
+        return
+    step = max(1, size * shape[0] // count)
+    for start in range(0, shape[0], step):
+        for rest in slabs(shape[1:], size):
+            yield (slice(start, min(start + step, shape[0])), *rest)
+
+
+def _slabs(granularity: Granularity, tensors: list[Array], params: list[Array]) -> Iterator[list[Array]]:
+    """Views of tensors of one shape and of their parameters, slab by slab, that broadcast together.
+
+    A blocked axis is split into (blocks, size), so that parameters are never repeated in memory; a last,
+    shorter block comes by itself.
+    """
+    for group in _groups(granularity, tensors, params):
+        if group[0].size:
+            for part in slabs(group[0].shape):
+                yield [_cut(array, part) for array in group]
+
+
+def _groups(granularity: Granularity, tensors: list[Array], params: list[Array]) -> list[list[Array]]:
+    shape = tensors[0].shape
+    if not isinstance(granularity, PerBlock):
+        return [[*tensors, *(spread(p, shape, granularity) for p in params)]]
+    size, axis = granularity.size, normal_axis(granularity.axis, len(shape))
+    whole = shape[axis] // size
+    data = [np.split(t, [whole * size], axis) for t in tensors]
+    numbers = [
+        np.split(np.expand_dims(checked(p, shape, granularity), axis + 1), [whole], axis) for p in params
+    ]
+    return [
+        [*(blocked(t[0], size, axis) for t in data), *(p[0] for p in numbers)],
+        [*(np.expand_dims(t[1], axis) for t in data), *(p[1] for p in numbers)],
+    ]
+
+
+def _cut(array: Array, part: tuple[slice, ...]) -> Array:
+    """What belongs to a slab: an axis along which the array is broadcast is never cut."""
+    if not array.ndim:
+        return array
+    return array[tuple(s if n > 1 else slice(None) for s, n in zip(part, array.shape, strict=False))]
+
+
+def _wide_type(dtype: np.dtype[Any]) -> type[np.float32] | type[np.float64]:
+    """float16 and bfloat16 are computed in float32, everything else in its own precision."""
+    return np.float64 if dtype == np.float64 else np.float32
+
+
+def _as_bytes(q: Array, kind: QType) -> Array:
+    """4-bit types lie in a byte each, and numpy converts to bytes much faster."""
+    return q.view(np.int8 if kind.signed else np.uint8) if kind.bits < 8 else q
+
+
+def blocked(x: Array, size: int, axis: int) -> Array:
+    """The array with ``axis`` split into (blocks, size); a last, shorter block is filled with its edge value.
+
+    A view wherever ``size`` divides.
+    """
+    short = -x.shape[axis] % size
+    if short:
+        widths = [(0, short if i == axis else 0) for i in range(x.ndim)]
+        x = np.pad(x, widths, mode="edge")
+    return x.reshape(*x.shape[:axis], x.shape[axis] // size, size, *x.shape[axis + 1 :])
+
+
+def pack4(q: Array) -> npt.NDArray[np.uint8]:
+    """Two 4-bit values a byte, the first in the low half; an odd count is filled with zero."""
+    flat = q.reshape(-1)
+    flat = (flat if flat.dtype.itemsize == 1 else flat.astype(np.int8)).view(np.uint8)
+    packed = np.zeros(-(-flat.size // 2), np.uint8)
+    packed[: flat.size // 2] = flat[1::2]
+    packed <<= 4
+    packed |= flat[0::2] & 0x0F
+    return packed
+
+
+def unpack4(packed: npt.NDArray[np.uint8], count: int, *, signed: bool) -> npt.NDArray[np.int8]:
+    """The first ``count`` 4-bit values of a packed array, as int8."""
+    packed = packed.reshape(-1)
+    flat = np.empty(packed.size * 2, np.int8)
+    if signed:  # shifting down again carries the sign
+        flat[0::2] = (packed << 4).view(np.int8) >> 4
+        flat[1::2] = packed.view(np.int8) >> 4
+    else:
+        flat[0::2] = packed & 0x0F
+        flat[1::2] = packed >> 4
+    return flat[:count]

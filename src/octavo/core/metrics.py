@@ -1,0 +1,46 @@
+"""Distances between a tensor and its quantized twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import DataError
+
+F64 = npt.NDArray[np.float64]
+
+
+def sqnr(reference: npt.ArrayLike, other: npt.ArrayLike) -> float:
+    """Signal to quantization noise ratio in dB: ``20 log10(|x| / |x - y|)``; infinite without noise."""
+    x, y = _pair(reference, other)
+    noise = float(np.linalg.norm(x - y))
+    signal = float(np.linalg.norm(x))
+    if noise == 0.0:
+        return float("inf")
+    return 20.0 * float(np.log10(max(signal, np.finfo(np.float64).tiny) / noise))
+
+
+def mse(reference: npt.ArrayLike, other: npt.ArrayLike) -> float:
+    """Mean squared difference."""
+    x, y = _pair(reference, other)
+    return float(np.mean((x - y) ** 2)) if x.size else 0.0
+
+
+def cosine(reference: npt.ArrayLike, other: npt.ArrayLike) -> float:
+    """Cosine of the angle between both, 1 where both are zero."""
+    x, y = _pair(reference, other)
+    x_norm, y_norm = float(np.linalg.norm(x)), float(np.linalg.norm(y))
+    if x_norm == 0.0 or y_norm == 0.0:
+        return float(x_norm == y_norm)
+    return float((x / x_norm) @ (y / y_norm))
+
+
+def _pair(reference: npt.ArrayLike, other: npt.ArrayLike) -> tuple[F64, F64]:
+    """Both as flat float64; arrays of unequal size have no distance, and must not be broadcast to one."""
+    x, y = np.asarray(reference, np.float64), np.asarray(other, np.float64)
+    if x.size != y.size:
+        raise DataError(
+            f"Tensors of shape {list(x.shape)} and {list(y.shape)} can't be compared; both need as many"
+            " values: compare a tensor with its own quantized twin."
+        )
+    return x.ravel(), y.ravel()

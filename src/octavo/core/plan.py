@@ -1,0 +1,291 @@
+"""A plan says, tensor by tensor, what will be done and why; emitters only write it out.
+
+An entry sits on a *tensor* (``Key(name)``: the value itself is quantized, every reader and a graph
+output see it) or on an *edge* (``Key(name, reader)``: only that node sees it quantized, the others keep
+the float value). An edge over a tensor that has an entry is a conversion from the one to the other.
+Mixed precision needs nothing more.
+
+=========  =====================================================================
+Measured   scale and zero point come from calibration
+Bounded    they come from a range that is known without data (Sigmoid: 0 … 1)
+Shared     they are those of another key: data movement keeps parameters
+Derived    an int32 bias: scale = scale of input x times scale of weight w
+Fixed      they were given
+Constant   a weight: they come from its values
+Dynamic    they are computed while the model runs
+=========  =====================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+from octavo.core import codec
+from octavo.core.qtypes import UINT8, QType
+from octavo.core.recipe import Style
+from octavo.core.scheme import Method, Scheme
+from octavo.errors import OutputError, RecipeError, TableError, closest
+
+
+class Key(NamedTuple):
+    """A tensor, or one reader's view of it."""
+
+    tensor: str
+    reader: str | None = None
+
+    def __str__(self) -> str:
+        return self.tensor if self.reader is None else f"{self.tensor} → {self.reader}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Parameters come from calibration of this tensor."""
+
+    TAGGED: ClassVar[bool] = True
+    scheme: Scheme
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Parameters come from a range that is known without data."""
+
+    TAGGED: ClassVar[bool] = True
+    scheme: Scheme
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The same parameters as another key."""
+
+    TAGGED: ClassVar[bool] = True
+    tensor: str
+    reader: str | None = None
+
+    @property
+    def key(self) -> Key:
+        """Whose parameters these are."""
+        return Key(self.tensor, self.reader)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """An int32 bias, quantized with the product of the scales of input and weight."""
+
+    TAGGED: ClassVar[bool] = True
+    x: tuple[str, str | None]
+    w: tuple[str, str | None]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Parameters that were given."""
+
+    TAGGED: ClassVar[bool] = True
+    scheme: Scheme
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A weight; parameters come from its values."""
+
+    TAGGED: ClassVar[bool] = True
+    scheme: Scheme
+    algorithm: str = "rtn"
+    range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """Parameters are computed at run time."""
+
+    TAGGED: ClassVar[bool] = True
+    qtype: QType = UINT8
+
+
+Entry: TypeAlias = Measured | Bounded | Shared | Derived | Fixed | Constant | Dynamic
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A node that stays float, and why."""
+
+    node: str
+    op_type: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A node that is quantized.
+
+    ``form`` is the operator that it becomes (the same one, in QDQ). A linear layer spelled MatMul + Add is
+    one: ``bias_add`` is the Add that goes into it. An ``absorbed`` Relu or Clip is one whose effect the
+    quantized range has already, so that it can go.
+    """
+
+    op_type: str
+    form: str
+    bias_add: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be done. Frozen once built; ``entries`` in the order of the graph."""
+
+    style: Style
+    entries: dict[Key, Entry]
+    nodes: dict[str, Quantized]
+    absorbed: dict[str, str] = field(default_factory=dict)  # node → why nothing is lost
+    skipped: tuple[Skipped, ...] = ()
+    guards: tuple[
+        str, ...
+    ] = ()  # float layers between quantized values, which the runtime must not round itself
+    notes: tuple[str, ...] = ()
+    opset: int | None = None  # raised to this before anything is written
+
+    def needs(self) -> dict[str, Method]:
+        """The tensors that calibration has to look at, and the method that will read them."""
+        return {
+            key.tensor: entry.scheme.method
+            for key, entry in self.entries.items()
+            if isinstance(entry, Measured)
+        }
+
+    def root(self, key: Key) -> Key:
+        """The key whose parameters this one has, through any chain of sharing."""
+        seen = {key}
+        entry = self.entries.get(key)
+        while isinstance(entry, Shared):
+            key = entry.key
+            if key in seen:
+                raise TableError(
+                    f"The plan shares the parameters of {key} in a circle; remove one of the entries."
+                )
+            seen.add(key)
+            entry = self.entries.get(key)
+        return key
+
+    def lookup(self, tensor: str, reader: str) -> Key | None:
+        """The key under which this reader sees this tensor, or None where it sees the float value."""
+        for key in (Key(tensor, reader), Key(tensor)):
+            if key in self.entries:
+                return key
+        return None
+
+    def edges(self) -> Iterator[tuple[Key, Entry]]:
+        """Entries that concern one reader only."""
+        return ((key, entry) for key, entry in self.entries.items() if key.reader is not None)
+
+    def counts(self) -> Counter[str]:
+        """How many nodes of each op type are quantized."""
+        return Counter(node.op_type for node in self.nodes.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: one line of JSON per entry."""
+        return {
+            "octavo_plan": 1,
+            "style": self.style.value,
+            "opset": self.opset,
+            "nodes": {name: codec.encode(node) for name, node in self.nodes.items()},
+            "entries": [[key.tensor, key.reader, codec.encode(entry)] for key, entry in self.entries.items()],
+            "absorbed": dict(self.absorbed),
+            "skipped": [codec.encode(s) for s in self.skipped],
+            "guards": list(self.guards),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Plan:
+        """The plan that :meth:`to_dict` wrote, perhaps edited since."""
+        if not isinstance(data, dict) or data.get("octavo_plan") != 1:
+            raise TableError("This is no plan of version 1; make one with 'octavo plan MODEL -o plan.json'.")
+        known = {"octavo_plan": int, **_FILE}
+        for name in data:
+            if name not in known:
+                raise TableError(
+                    f"The plan can't be read: {name}: unknown key{closest(str(name), known) or '.'}"
+                    f" Known: {', '.join(known)}."
+                )
+        missing = {"style", "nodes", "entries"} - data.keys()
+        if missing:
+            raise TableError(f"The plan can't be read: it has no {' and no '.join(sorted(missing))}.")
+        try:
+            parts = {
+                name: codec.decode(kind, data[name], name) for name, kind in _FILE.items() if name in data
+            }
+        except RecipeError as error:
+            raise TableError(f"The plan can't be read: {error}") from error
+        rows = parts.pop("entries")
+        plan = cls(entries={Key(tensor, reader): entry for tensor, reader, entry in rows}, **parts)
+        plan._check(rows)
+        return plan
+
+    def _check(self, rows: list[tuple[str, str | None, Entry]]) -> None:
+        """What a file may have got wrong though each of its lines can be read."""
+        if len(rows) > len(self.entries):
+            twice = Counter(Key(*row[:2]) for row in rows).most_common(1)[0][0]
+            raise TableError(f"The plan has two entries for {twice}; remove one of them.")
+        for key, entry in self.entries.items():
+            if isinstance(entry, Shared) and entry.key not in self.entries:
+                raise TableError(
+                    f"The plan gives {key} the parameters of {entry.key}, which has no entry; add one, or"
+                    f" change that of {key}."
+                )
+            self.root(key)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON with one entry a line, so that two plans can be diffed and one edited."""
+        plain = self.to_dict()
+        parts = [f'"{k}": {_json(plain.pop(k))}' for k in ("octavo_plan", "opset", "style")]
+        for name, group in plain.items():
+            if isinstance(group, dict):
+                lines = [f"{_json(k)}: {_json(v)}" for k, v in group.items()]
+                opening, closing = "{", "}"
+            else:
+                lines = [_json(v) for v in group]
+                opening, closing = "[", "]"
+            body = "\n  " + ",\n  ".join(lines) + "\n" if lines else ""
+            parts.append(f'"{name}": {opening}{body}{closing}')
+        try:
+            Path(path).write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"Plan {path} can't be written: {error.strerror}.") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan from JSON."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise TableError(f"Plan {path} can't be read: {error.strerror}.") from error
+        except (ValueError, RecursionError) as error:
+            raise TableError(f"Plan {path} is no JSON: {error}.") from error
+        try:
+            return cls.from_dict(data)
+        except TableError as error:
+            raise TableError(f"Plan {path}: {error}") from error
+
+
+# What a plan file holds, key by key.
+_FILE: dict[str, Any] = {
+    "style": Style,
+    "opset": int | None,
+    "nodes": dict[str, Quantized],
+    "entries": list[tuple[str, str | None, Entry]],
+    "absorbed": dict[str, str],
+    "skipped": tuple[Skipped, ...],
+    "notes": tuple[str, ...],
+}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,128 @@
+"""Quantized number types, as values with computed properties.
+
+A type knows its storage (numpy and ONNX), and the integers that a scheme may use of it:
+
+=========  ================  ===============  ===============
+type       full              symmetric        reduced
+=========  ================  ===============  ===============
+int8       -128 … 127        -127 … 127       -64 … 64
+uint8      0 … 255           0 … 255          0 … 127
+int16      -32768 … 32767    -32767 … 32767   -16384 … 16384
+uint16     0 … 65535         0 … 65535        0 … 32767
+int4       -8 … 7            -8 … 7           -4 … 3
+uint4      0 … 15            0 … 15           0 … 7
+=========  ================  ===============  ===============
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from octavo.errors import RecipeError, closest
+
+
+@dataclass(frozen=True)
+class QType:
+    """One quantized type; compare with ``==`` or ``is``, look up with :func:`qtype`."""
+
+    name: str
+    bits: int
+    signed: bool
+    onnx: int  # the value of TensorProto.DataType
+    dtype: np.dtype[np.generic]
+    is_float: bool = False
+
+    @property
+    def qmin(self) -> int:
+        """The smallest integer of the full range."""
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    @property
+    def qmax(self) -> int:
+        """The largest integer of the full range."""
+        return (1 << (self.bits - (1 if self.signed else 0))) - 1
+
+    def limits(self, *, symmetric: bool = False, reduced: bool = False) -> tuple[int, int]:
+        """The integers that may be used, by the table above."""
+        if self.is_float:
+            raise RecipeError(
+                f"{self.name} is a float type and has no integer limits; its scale comes from a standard"
+                " deviation: choose the method 'distribution'."
+            )
+        if reduced:
+            low, high = _REDUCED[self.name]
+        else:
+            low, high = self.qmin, self.qmax
+            if symmetric and self.signed and self.bits >= 8:
+                low += 1
+        return low, high
+
+    @property
+    def symmetric_by_default(self) -> bool:
+        """Weights of a signed or float type are centred on zero unless asked otherwise."""
+        return self.signed or self.is_float
+
+    @property
+    def min_opset(self) -> int:
+        """The lowest ai.onnx opset whose QuantizeLinear and DequantizeLinear take this type."""
+        if self.is_float:
+            return 19
+        return 10 if self.bits == 8 or self.bits == 32 else 21
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return qtype, (self.name,)  # copied or sent to another process, it is still the one of its name
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"qtype({self.name!r})"
+
+
+INT4 = QType("int4", 4, True, 22, np.dtype(ml_dtypes.int4))
+UINT4 = QType("uint4", 4, False, 21, np.dtype(ml_dtypes.uint4))
+INT8 = QType("int8", 8, True, 3, np.dtype(np.int8))
+UINT8 = QType("uint8", 8, False, 2, np.dtype(np.uint8))
+INT16 = QType("int16", 16, True, 5, np.dtype(np.int16))
+UINT16 = QType("uint16", 16, False, 4, np.dtype(np.uint16))
+INT32 = QType("int32", 32, True, 6, np.dtype(np.int32))  # biases only
+FLOAT8_MAX = 448.0  # the largest finite value of float8e4m3fn
+FLOAT8E4M3FN = QType("float8e4m3fn", 8, True, 17, np.dtype(ml_dtypes.float8_e4m3fn), is_float=True)
+
+_REDUCED = {
+    "int8": (-64, 64),
+    "uint8": (0, 127),
+    "int16": (-16384, 16384),
+    "uint16": (0, 32767),
+    "int4": (-4, 3),
+    "uint4": (0, 7),
+    "int32": (-(2**30), 2**30),
+}
+
+QTYPES: dict[str, QType] = {t.name: t for t in (INT4, UINT4, INT8, UINT8, INT16, UINT16, FLOAT8E4M3FN)}
+_ALL = {**QTYPES, INT32.name: INT32}
+_BY_ONNX = {t.onnx: t for t in _ALL.values()}
+_SPELLINGS = dict.fromkeys(("fp8", "float8", "float8_e4m3fn", "e4m3"), FLOAT8E4M3FN.name)
+
+
+def qtype(name: str | QType) -> QType:
+    """The type of this name: ``qtype("uint8")``."""
+    if isinstance(name, QType):
+        return name
+    key = str(name).lower()
+    key = _SPELLINGS.get(key, key)
+    if key not in _ALL:
+        raise RecipeError(
+            f"{str(name)!r} is no quantized type{closest(key, QTYPES) or '.'}"
+            f" Known types: {', '.join(QTYPES)}."
+        )
+    return _ALL[key]
+
+
+def from_onnx(element_type: int) -> QType | None:
+    """The quantized type stored as this TensorProto element type, if it is one."""
+    return _BY_ONNX.get(int(element_type))
