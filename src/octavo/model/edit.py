@@ -1,0 +1,101 @@
+"""Edits that keep a model in its canonical form: names unique, output names kept, nothing left dangling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.model.names import Names, node_names, value_names
+from octavo.model.scopes import detach
+
+
+class Editor:
+    """Adds and removes nodes and constants of one model; knows all its names."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.values: Names = value_names(model)
+        self.nodes: Names = node_names(model)
+
+    def constant(
+        self, name: str, content: npt.NDArray[Any] | ir.TensorProtocol, dtype: ir.DataType | None = None
+    ) -> ir.Value:
+        """A new initializer of the main graph, under this name or the next free one."""
+        name = self.values.claim(name)
+        if isinstance(content, np.ndarray):
+            tensor: ir.TensorProtocol = ir.Tensor(np.asarray(content, order="C"), dtype=dtype, name=name)
+        else:
+            tensor = content
+            tensor.name = name
+        value = ir.Value(
+            name=name,
+            type=ir.TensorType(tensor.dtype),
+            shape=ir.Shape(tensor.shape.numpy()),
+            const_value=tensor,
+        )
+        self.model.graph.initializers.add(value)
+        return value
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        name: str,
+        output: str,
+        dtype: ir.DataType | None = None,
+        domain: str = "",
+    ) -> ir.Node:
+        """A new node of one output; it is put nowhere yet."""
+        value = ir.Value(name=self.values.claim(output))
+        if dtype is not None:
+            value.type = ir.TensorType(dtype)
+        return ir.Node(
+            domain,
+            op_type,
+            inputs,
+            ir.convenience.convert_attributes(attributes or {}),
+            outputs=[value],
+            name=self.nodes.claim(name),
+        )
+
+    def take_over(self, new: ir.Value, old: ir.Value) -> None:
+        """Let ``new`` stand where ``old`` stood, under its name; the node of ``old`` is to be removed."""
+        name = old.name
+        if new.type is None:
+            new.type = old.type
+        if new.shape is None or (old.shape is not None and old.is_graph_output()):
+            new.shape = old.shape
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        self.values.taken.discard(new.name or "")
+        old.name = f"{name}__gone"
+        new.name = name
+
+    def remove(self, nodes: Iterable[ir.Node]) -> None:
+        """Remove nodes whose outputs nothing reads any more, and the constants that only they read."""
+        for node in nodes:
+            read = detach(node)
+            if node.graph is not None:
+                node.graph.remove(node)
+            self.nodes.taken.discard(node.name or "")
+            for value in read:
+                if value.is_initializer() and value.name and not value.uses() and not value.is_graph_output():
+                    self.model.graph.initializers.pop(value.name)
+                    self.values.taken.discard(value.name)
+
+
+def set_constant(value: ir.Value, content: npt.NDArray[Any] | ir.TensorProtocol) -> None:
+    """Give an initializer new content; its type and shape follow."""
+    if isinstance(content, np.ndarray):
+        tensor: ir.TensorProtocol = ir.Tensor(np.asarray(content, order="C"), name=value.name)
+    else:
+        tensor = content
+        tensor.name = value.name
+    value.const_value = tensor
+    value.type = ir.TensorType(tensor.dtype)
+    value.shape = ir.Shape(tensor.shape.numpy())

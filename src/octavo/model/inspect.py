@@ -1,0 +1,165 @@
+"""How a model is quantized, read off its graph: by whatever tool it was made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.core.qtypes import from_onnx
+from octavo.model import query
+
+_WEIGHT_SLOTS = {
+    "QLinearConv": (3, 4),
+    "QLinearMatMul": (3, 4),
+    "QGemm": (3, 4),
+    "MatMulIntegerToFloat": (1, 3),
+    "DynamicQuantizeMatMul": (1, 2),
+    "MatMulInteger": (1, None),
+    "ConvInteger": (1, None),
+    "DynamicQuantizeLSTM": (1, 8),
+    "MatMulNBits": (1, 2),
+    "Gather": (0, None),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A kind of initializer: how many there are and what they weigh."""
+
+    name: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found."""
+
+    opset: int
+    ir_version: int
+    style: str
+    op_types: Counter[str] = field(default_factory=Counter)
+    quantized_ops: Counter[str] = field(default_factory=Counter)  # run on, or between, quantized tensors
+    float_ops: Counter[str] = field(default_factory=Counter)  # products that stay float
+    weights: Counter[str] = field(default_factory=Counter)  # "int8/channel" → how many
+    activations: Counter[str] = field(default_factory=Counter)
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """All initializers together."""
+        return sum(part.bytes for part in self.parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "opset": self.opset,
+            "ir_version": self.ir_version,
+            "style": self.style,
+            "bytes": self.bytes,
+            **{n: dict(getattr(self, n)) for n in ("op_types", "quantized_ops", "float_ops", "weights", "activations")},
+            "parts": [{"name": p.name, "count": p.count, "bytes": p.bytes} for p in self.parts],
+        }
+
+
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"})
+
+
+def inspect(model: ir.Model) -> Inspection:
+    """Look at every node once."""
+    ops: Counter[str] = Counter()
+    quantized: Counter[str] = Counter()
+    floats: Counter[str] = Counter()
+    weights: dict[str, str] = {}
+    activations: Counter[str] = Counter()
+    for node in query.nodes(model):
+        ops[node.op_type] += 1
+        if node.op_type == "DequantizeLinear":
+            _weight(node, 0, 1, weights)
+        elif node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear"):
+            kind = query.element_type(node.outputs[0]) or _zero_type(node)
+            dynamic = "dynamic " if node.op_type.startswith("Dynamic") else ""
+            activations[f"{dynamic}{_type_name(kind)}"] += 1
+        elif node.op_type in _WEIGHT_SLOTS:
+            _weight(node, *_WEIGHT_SLOTS[node.op_type], weights)
+        if _is_integer(node) or _reads_dequantized(node):
+            quantized[node.op_type] += 1
+        elif node.op_type in _PRODUCTS:
+            floats[node.op_type] += 1
+    return Inspection(
+        opset=query.opset(model),
+        ir_version=model.ir_version or 0,
+        style=_style(ops),
+        op_types=ops,
+        quantized_ops=quantized,
+        float_ops=floats,
+        weights=Counter(weights.values()),
+        activations=activations,
+        parts=_parts(model),
+    )
+
+
+def _is_integer(node: ir.Node) -> bool:
+    return node.op_type.startswith("QLinear") or node.op_type in _WEIGHT_SLOTS and node.op_type != "Gather" or node.op_type in (
+        "QAttention", "QEmbedLayerNormalization", "GatherBlockQuantized",
+    )  # fmt: skip
+
+
+def _reads_dequantized(node: ir.Node) -> bool:
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        return False
+    producers = [v.producer() for v in node.inputs if v is not None]
+    return any(p is not None and p.op_type == "DequantizeLinear" for p in producers)
+
+
+def _zero_type(node: ir.Node) -> ir.DataType | None:
+    return query.element_type(node.inputs[2]) if len(node.inputs) > 2 else ir.DataType.UINT8
+
+
+def _type_name(kind: ir.DataType | None) -> str:
+    known = from_onnx(int(kind)) if kind is not None else None
+    return known.name if known is not None else str(kind).lower()
+
+
+def _weight(node: ir.Node, index: int, scale: int | None, found: dict[str, str]) -> None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    while value is not None and (producer := value.producer()) is not None and producer.op_type in ("Transpose", "Identity"):
+        value = producer.inputs[0]
+    tensor = query.constant(value)
+    kind = from_onnx(int(tensor.dtype)) if tensor is not None else None
+    if value is None or tensor is None or kind is None or tensor.dtype == ir.DataType.INT32 and index == 0 and scale == 1 and tensor.size == 0:
+        return
+    scales = query.shape(node.inputs[scale]) if scale is not None and scale < len(node.inputs) else None
+    if node.op_type == "MatMulNBits":
+        grain = f"/block:{query.attribute(node, 'block_size', 0)}"
+        found[value.name or ""] = f"uint{query.attribute(node, 'bits', 4)}{grain}"
+        return
+    grain = "/block" if query.attribute(node, "block_size", 0) else "/channel" if scales and int(np.prod([d or 1 for d in scales])) > 1 else ""
+    found[value.name or ""] = f"{kind.name}{grain}"
+
+
+def _style(ops: Counter[str]) -> str:
+    if any(op.startswith("QLinear") for op in ops) or "QGemm" in ops:
+        return "qoperator"
+    if "MatMulInteger" in ops or "ConvInteger" in ops or "DynamicQuantizeMatMul" in ops:
+        return "integer"
+    if "QuantizeLinear" in ops or "DequantizeLinear" in ops:
+        return "qdq"
+    return "weight-only" if "MatMulNBits" in ops else "float"
+
+
+def _parts(model: ir.Model) -> tuple[Part, ...]:
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None:
+                name = _type_name(tensor.dtype)
+                counts[name] += 1
+                sizes[name] += int(tensor.nbytes)
+    return tuple(Part(n, counts[n], b) for n, b in sizes.most_common())

@@ -1,0 +1,117 @@
+"""Preparing a model for quantization: known shapes, no dead weight, one spelling for one thing.
+
+The passes, in order; each is one small file and does nothing on a model it has already seen::
+
+    normalize      the canonical form (octavo.model.normalize)
+    opset          a newer default opset, if asked for
+    runtime        ONNX Runtime's own basic optimization, if asked for
+    shapes         ONNX shape inference
+    no-ops         Identity, Dropout in inference, Cast to the same type
+    constants      what depends on constants alone, computed
+    batch norm     folded into the layer before
+    fusions        Gelu, LayerNormalization and HardSwish as one operator or one marked unit
+    symbolic       symbolic shape inference, where ranks are still unknown
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from octavo.model import query, session
+from octavo.model.normalize import normalize
+from octavo.model.prepare import batch_norm, constants, fusions, shapes
+from octavo.model.prepare.opset import raise_opset
+from octavo.model.prepare.report import Change, PrepareReport
+from octavo.model.scopes import remove_unused
+
+__all__ = ["Change", "PrepareOptions", "PrepareReport", "prepare", "raise_opset"]
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What to do; ``symbolic_shapes=None`` means where it is needed and sympy is installed."""
+
+    symbolic_shapes: bool | None = None
+    runtime_optimization: bool = False
+    onnx_shapes: bool = True
+    fold_batch_norm: bool = True
+    fold_constants: bool = True
+    fuse: bool = True
+    opset: int | None = None
+
+
+class _Log:
+    """Collects what the passes report."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.notes: list[str] = []
+
+    def put(self, name: str, count: int, text: str, notes: Iterable[str] = ()) -> int:
+        """Record a pass; ``{n}`` in the text is the count."""
+        if count:
+            self.changes.append(Change(name, count, text.format(n=count)))
+        self.notes.extend(notes)
+        return count
+
+
+def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareReport:
+    """Prepare a model in place; returns what was done."""
+    wanted = options if options is not None else PrepareOptions()
+    log = _Log()
+    done = normalize(model)
+    log.put("normalize", len(done), ", ".join(done).replace("{", "(").replace("}", ")"))
+    if wanted.opset is not None and query.opset(model) < wanted.opset:
+        _raise_opset(model, wanted.opset, log)
+    if wanted.runtime_optimization:
+        _optimize(model, log)
+    _infer(model, wanted, log)
+    log.put("no-ops", constants.remove_no_ops(model), "{n} nodes without effect removed")
+    if wanted.fold_constants:
+        count, notes = constants.fold(model)
+        if log.put("constants", count, "{n} constant nodes computed", notes):
+            remove_unused(model)
+            _infer(model, wanted, log)
+    if wanted.fold_batch_norm:
+        folded, biases = batch_norm.fold(model)
+        log.put("batch norm", folded, "{n} batch normalizations folded into the layer before")
+        log.put("bias", biases, "{n} additions folded into a convolution's bias")
+    if wanted.fuse:
+        for name, count in fusions.fuse(model).items():
+            log.put("fusions", count, f"{{n}} × {name}")
+    if wanted.symbolic_shapes or (
+        wanted.symbolic_shapes is None and shapes.lacks_ranks(model) and shapes.sympy_is_installed()
+    ):
+        count, notes = shapes.infer_symbolically(model)
+        log.put("symbolic shapes", count, "{n} tensors known better", notes)
+    remove_unused(model)
+    return PrepareReport(tuple(log.changes), tuple(dict.fromkeys(log.notes)))
+
+
+def _raise_opset(model: ir.Model, to: int, log: _Log) -> None:
+    """Some conversions depend on types and ranks, so these are inferred first."""
+    before = query.opset(model)
+    shapes.infer(model)
+    count = raise_opset(model, to)
+    log.put("opset", max(count, 1), f"opset {before} raised to {to}, {count} nodes rewritten")
+
+
+def _infer(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
+    if wanted.onnx_shapes:
+        count, notes = shapes.infer(model)
+        log.put("shapes", count, "{n} tensors known better", notes)
+
+
+def _optimize(model: ir.Model, log: _Log) -> None:
+    """Let the runtime rewrite the graph by its rules that keep it standard ONNX."""
+    before = len(model.graph)
+    better = session.optimized(model, "basic")
+    used = {node.domain for node in better.graph.all_nodes()} | {""}
+    for domain in set(better.opset_imports) - used:
+        del better.opset_imports[domain]
+    normalize(better)
+    model.graph = better.graph
+    log.put("runtime", 1, f"{before} nodes became {len(better.graph)} by ONNX Runtime's basic optimization")

@@ -1,0 +1,158 @@
+"""Gelu and HardSwish in the spellings that exporters write."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from octavo.model import query
+from octavo.model.prepare.patterns import (
+    is_op,
+    made_by,
+    near,
+    operand_beside,
+    product_of,
+    read_by,
+    scaled,
+)
+from octavo.model.prepare.unit import Unit
+
+_TANH_SCALE = math.sqrt(2 / math.pi)
+_CUBE = 0.044715
+
+
+def gelu(node: ir.Node) -> Unit | None:
+    """``x · ½ · (1 + erf(x/√2))`` around an ``Erf``, or ``x · ½ · (1 + tanh(…))`` around a ``Tanh``."""
+    if is_op(node, "Erf"):
+        inner = scaled(node.inputs[0], 1 / math.sqrt(2))
+        found = ([inner[0]], inner[1]) if inner is not None else None
+        approximate = "none"
+    elif is_op(node, "Tanh"):
+        found = _tanh_argument(node.inputs[0])
+        approximate = "tanh"
+    else:
+        return None
+    one_more = read_by(node.outputs[0], "Add")
+    if found is None or one_more is None or operand_beside(one_more, 1.0) is not node.outputs[0]:
+        return None
+    before, x = found
+    factors = product_of(one_more.outputs[0], x, 0.5)
+    if factors is None:
+        return None
+    nodes = (*before, node, one_more, *factors)
+    return Unit("Gelu", 20, nodes, (x,), {"approximate": approximate} if approximate == "tanh" else {})
+
+
+def _tanh_argument(value: ir.Value | None) -> tuple[list[ir.Node], ir.Value] | None:
+    """``√(2/π)·(x + c·x³)`` or ``√(2/π)·x·(1 + c·x²)``: its nodes and ``x``."""
+    outer = scaled(value, _TANH_SCALE)
+    if outer is not None:
+        total = made_by(outer[1], "Add")
+        found = _cubic_sum(total) if total is not None else None
+        if found is not None:
+            return [*found[0], outer[0]], found[1]
+        product = made_by(outer[1], "Mul")
+        return _factored(product, [outer[0]], None) if product is not None else None
+    product = made_by(value, "Mul")
+    if product is None:
+        return None
+    for left, right in ((0, 1), (1, 0)):
+        inner = scaled(product.inputs[left], _TANH_SCALE)
+        if inner is not None:
+            return _factored_with(product.inputs[right], inner[1], [inner[0], product])
+    return None
+
+
+def _factored(
+    product: ir.Node, tail: list[ir.Node], x: ir.Value | None
+) -> tuple[list[ir.Node], ir.Value] | None:
+    """``x · (1 + c·x²)``."""
+    for left, right in ((0, 1), (1, 0)):
+        source = product.inputs[left]
+        if source is not None:
+            found = _factored_with(product.inputs[right], source, [product, *tail])
+            if found is not None:
+                return found
+    return None
+
+
+def _factored_with(
+    value: ir.Value | None, x: ir.Value, tail: list[ir.Node]
+) -> tuple[list[ir.Node], ir.Value] | None:
+    """``1 + c·x²`` for a given ``x``."""
+    total = made_by(value, "Add")
+    square = operand_beside(total, 1.0)
+    if total is None or square is None:
+        return None
+    power = scaled(square, _CUBE)
+    if power is not None:
+        nodes = _power(power[1], x, 2)
+        return ([*nodes, power[0], total, *tail], x) if nodes is not None else None
+    outer = made_by(square, "Mul")  # (c·x)·x
+    if outer is None:
+        return None
+    for left, right in ((0, 1), (1, 0)):
+        inner = scaled(outer.inputs[left], _CUBE)
+        if inner is not None and inner[1] is x and outer.inputs[right] is x:
+            return [inner[0], outer, total, *tail], x
+    return None
+
+
+def _cubic_sum(total: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
+    """``x + c·x³``."""
+    for left, right in ((0, 1), (1, 0)):
+        x, cubic = total.inputs[left], scaled(total.inputs[right], _CUBE)
+        if x is None or cubic is None:
+            continue
+        nodes = _power(cubic[1], x, 3)
+        if nodes is not None:
+            return [*nodes, cubic[0], total], x
+    return None
+
+
+def _power(value: ir.Value | None, x: ir.Value, exponent: int) -> list[ir.Node] | None:
+    """The nodes that make ``x`` to the power of 2 or 3."""
+    power = made_by(value, "Pow")
+    if power is not None and power.inputs[0] is x and near(power.inputs[1], exponent):
+        return [power]
+    product = made_by(value, "Mul")
+    if product is None:
+        return None
+    if exponent == 2:
+        return [product] if product.inputs[0] is x and product.inputs[1] is x else None
+    for left, right in ((0, 1), (1, 0)):
+        square = _power(product.inputs[left], x, 2)
+        if square is not None and product.inputs[right] is x:
+            return [*square, product]
+    return None
+
+
+def hard_swish(node: ir.Node) -> Unit | None:
+    """``x · clip(x + 3, 0, 6) / 6`` around a ``Clip``, or ``x · hardsigmoid(x)`` of slope 1/6."""
+    if is_op(node, "HardSigmoid"):
+        return _hard_sigmoid(node)
+    if not is_op(node, "Clip") or not _clips(node, 0.0, 6.0):
+        return None
+    shift = made_by(node.inputs[0], "Add")
+    x = operand_beside(shift, 3.0)
+    factors = product_of(node.outputs[0], x, 1 / 6) if x is not None else None
+    if shift is None or x is None or factors is None:
+        return None
+    return Unit("HardSwish", 14, (shift, node, *factors), (x,))
+
+
+def _hard_sigmoid(node: ir.Node) -> Unit | None:
+    alpha, beta = query.attribute(node, "alpha", 0.2), query.attribute(node, "beta", 0.5)
+    x, product = node.inputs[0], read_by(node.outputs[0], "Mul")
+    if x is None or product is None or not (math.isclose(alpha, 1 / 6, rel_tol=1e-4) and beta == 0.5):
+        return None
+    beside = product.inputs[1] if product.inputs[0] is node.outputs[0] else product.inputs[0]
+    return Unit("HardSwish", 14, (node, product), (x,)) if beside is x else None
+
+
+def _clips(node: ir.Node, low: float, high: float) -> bool:
+    """Whether a ``Clip`` has these bounds, as inputs or, before opset 11, as attributes."""
+    if len(node.inputs) == 3:
+        return near(node.inputs[1], low) and near(node.inputs[2], high)
+    return bool(query.attribute(node, "min") == low and query.attribute(node, "max") == high)

@@ -1,0 +1,248 @@
+"""Batch normalization folded into the layer before it.
+
+With ``s = γ / √(σ² + ε)``, ``BN(W∗x + b) = (s·W)∗x + s·(b − μ) + β``: the weight is scaled per output channel
+and the bias shifted, in double precision. A constant per-channel ``Add`` after a convolution is its bias.
+Folded only where the layer's output has no other reader, so that nothing else sees the change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.model import query
+from octavo.model.edit import Editor, set_constant
+from octavo.model.scopes import detach
+
+Doubles = npt.NDArray[np.float64]
+
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """``y = scale · x + shift`` per channel."""
+
+    scale: Doubles
+    shift: Doubles
+
+
+def fold(model: ir.Model) -> tuple[int, int]:
+    """Fold what can be folded; returns the numbers of batch normalizations and of bias additions."""
+    edit = Editor(model)
+    biases = folded = 0
+    for graph in model.graphs():
+        for node in list(graph):
+            if node.domain or node.graph is None:
+                continue
+            if node.op_type in _CONVOLUTIONS:
+                biases += _fold_bias(edit, node)
+            if node.op_type == "BatchNormalization":
+                folded += _fold_norm(edit, node)
+    return folded, biases
+
+
+def _doubles(value: ir.Value | None) -> Doubles | None:
+    tensor = query.constant(value)
+    if tensor is None or not query.is_float(value):
+        return None
+    return np.asarray(tensor.numpy()).astype(np.float64)
+
+
+def _affine(node: ir.Node) -> _Affine | None:
+    """A batch normalization in inference as a scale and a shift, where its parameters are constant."""
+    if query.attribute(node, "training_mode", 0) or query.attribute(node, "spatial", 1) != 1:
+        return None
+    if any(value.name and (value.uses() or value.is_graph_output()) for value in node.outputs[1:]):
+        return None
+    if len(node.inputs) != 5 or any(value.name for value in node.outputs[1:]):
+        return None
+    gamma, beta, mean, variance = (_doubles(value) for value in node.inputs[1:])
+    if gamma is None or beta is None or mean is None or variance is None:
+        return None
+    scale = gamma / np.sqrt(variance + query.attribute(node, "epsilon", 1e-5))
+    if not np.isfinite(scale).all():
+        return None
+    return _Affine(scale, beta - mean * scale)
+
+
+def _fold_norm(edit: Editor, norm: ir.Node) -> int:
+    source = norm.inputs[0]
+    layer = source.producer() if source is not None else None
+    if source is None or layer is None or layer.graph is not norm.graph or layer.domain:
+        return 0
+    if query.only_reader(source) is not norm:
+        return 0
+    affine = _affine(norm)
+    if affine is None:
+        return 0
+    match layer.op_type:
+        case "Conv" | "ConvTranspose":
+            done = _into_convolution(edit, layer, affine)
+        case "Gemm":
+            done = _into_gemm(edit, layer, affine)
+        case "MatMul":
+            return _into_matmul(edit, layer, None, norm, affine)
+        case "Add":
+            product = _added_product(layer)
+            return _into_matmul(edit, product, layer, norm, affine) if product is not None else 0
+        case _:
+            return 0
+    if done:
+        edit.take_over(source, norm.outputs[0])
+        edit.remove([norm])
+    return int(done)
+
+
+def _channels(node: ir.Node, shape: tuple[int | None, ...]) -> int | None:
+    if node.op_type == "Conv":
+        return shape[0]
+    return shape[1] * int(query.attribute(node, "group", 1)) if shape[1] is not None else None
+
+
+def _scaled(node: ir.Node, weight: Doubles, scale: Doubles) -> Doubles:
+    """The weight with each output channel scaled; a transposed convolution's channels lie group by group."""
+    tail = (1,) * (weight.ndim - 2)
+    if node.op_type == "Conv":
+        return weight * scale.reshape(-1, 1, *tail)
+    groups = int(query.attribute(node, "group", 1))
+    grouped = weight.reshape(groups, -1, *weight.shape[1:])
+    return (grouped * scale.reshape(groups, 1, -1, *tail)).reshape(weight.shape)
+
+
+def _into_convolution(edit: Editor, layer: ir.Node, affine: _Affine) -> bool:
+    weight = _doubles(layer.inputs[1])
+    if weight is None or _channels(layer, weight.shape) != affine.scale.size:
+        return False
+    bias = _bias(layer, affine.scale.size)
+    if bias is None:
+        return False
+    return _rewrite(
+        edit,
+        layer.inputs[1],
+        (layer, 1, _scaled(layer, weight, affine.scale)),
+        (layer, 2, bias * affine.scale + affine.shift),
+    )
+
+
+def _bias(layer: ir.Node, channels: int) -> Doubles | None:
+    """A convolution's bias, zeros where it has none, None where it is not constant."""
+    if len(layer.inputs) < 3 or layer.inputs[2] is None:
+        return np.zeros(channels)
+    bias = _doubles(layer.inputs[2])
+    return bias if bias is not None and bias.shape == (channels,) else None
+
+
+def _rewrite(edit: Editor, like: ir.Value | None, *changes: tuple[ir.Node, int, Doubles]) -> bool:
+    """Give nodes new constant inputs of the type of ``like``; False, and no change, where one overflows."""
+    dtype = query.element_type(like)
+    if dtype is None:
+        return False
+    with np.errstate(over="ignore"):
+        arrays = [content.astype(dtype.numpy()) for _, _, content in changes]
+    if not all(np.isfinite(array.astype(np.float64)).all() for array in arrays):
+        return False
+    for (node, index, _), array in zip(changes, arrays, strict=True):
+        _set_input(edit, node, index, array)
+    return True
+
+
+def _set_input(edit: Editor, node: ir.Node, index: int, array: npt.NDArray[Any]) -> None:
+    """Replace a constant: in place where nothing else reads the old one, else beside it."""
+    old = node.inputs[index] if index < len(node.inputs) else None
+    if old is not None and old.is_initializer() and len(old.uses()) == 1 and not old.is_graph_output():
+        set_constant(old, array)
+        return
+    new = edit.constant(f"{old.name}_folded" if old is not None else f"{node.name}_bias", array)
+    if index >= len(node.inputs):
+        node.resize_inputs(index + 1)
+    node.replace_input_with(index, new)
+
+
+def _fold_bias(edit: Editor, layer: ir.Node) -> int:
+    """``Conv + Add(constant per channel)`` is a convolution with a bias."""
+    add = query.only_reader(layer.outputs[0])
+    if add is None or add.op_type != "Add" or add.domain or add.graph is not layer.graph:
+        return 0
+    other = add.inputs[1] if add.inputs[0] is layer.outputs[0] else add.inputs[0]
+    addend, weight = _doubles(other), query.shape(layer.inputs[1])
+    if addend is None or weight is None or query.constant(layer.inputs[1]) is None:
+        return 0
+    channels = _channels(layer, weight)
+    bias = _bias(layer, channels) if channels is not None else None
+    if channels is None or bias is None or addend.ndim > len(weight):
+        return 0
+    shape = (1,) * (len(weight) - addend.ndim) + addend.shape
+    if any(size != 1 for axis, size in enumerate(shape) if axis != 1) or shape[1] not in (1, channels):
+        return 0
+    if not _rewrite(edit, layer.inputs[1], (layer, 2, bias + addend.reshape(-1))):
+        return 0
+    edit.take_over(layer.outputs[0], add.outputs[0])
+    edit.remove([add])
+    return 1
+
+
+def _into_gemm(edit: Editor, layer: ir.Node, affine: _Affine) -> bool:
+    weight = _doubles(layer.inputs[1])
+    if weight is None:
+        return False
+    axis = 0 if query.attribute(layer, "transB", 0) else 1
+    if weight.shape[axis] != affine.scale.size:
+        return False
+    addend = np.zeros(1)
+    if len(layer.inputs) > 2 and layer.inputs[2] is not None:
+        found = _doubles(layer.inputs[2])
+        if found is None or found.size not in (1, affine.scale.size) or found.shape[-1:] != (found.size,):
+            return False
+        addend = found.reshape(-1) * query.attribute(layer, "beta", 1.0)
+    shape = (-1, 1) if axis == 0 else (1, -1)
+    done = _rewrite(
+        edit,
+        layer.inputs[1],
+        (layer, 1, weight * affine.scale.reshape(shape)),
+        (layer, 2, addend * affine.scale + affine.shift),
+    )
+    if done:
+        layer.attributes.pop("beta", None)
+    return done
+
+
+def _added_product(add: ir.Node) -> ir.Node | None:
+    """The ``MatMul`` that a bias is added to."""
+    for value in add.inputs:
+        producer = value.producer() if value is not None else None
+        linear = query.linear_layer(producer) if producer is not None else None
+        if linear is not None and linear.add is add:
+            return producer
+    return None
+
+
+def _into_matmul(edit: Editor, product: ir.Node, add: ir.Node | None, norm: ir.Node, affine: _Affine) -> int:
+    """``MatMul (+ Add) + BN``: only where the product is a matrix, whose last axis is the channel axis."""
+    linear = query.linear_layer(product)
+    weight = _doubles(product.inputs[1]) if linear is not None else None
+    if linear is None or weight is None or query.rank(norm.inputs[0]) != 2:
+        return 0
+    if weight.shape[1] != affine.scale.size:
+        return 0
+    bias = _doubles(linear.bias) if add is not None else np.zeros(affine.scale.size)
+    if bias is None:
+        return 0
+    new = [(product, 1, weight * affine.scale)]
+    last = add
+    if last is None:
+        last = edit.node("Add", [product.outputs[0], None], name=f"{product.name}_Add", output="sum")
+    place = 0 if add is not None and add.inputs[0] is linear.bias else 1
+    if not _rewrite(edit, product.inputs[1], *new, (last, place, bias * affine.scale + affine.shift)):
+        if add is None:
+            detach(last)
+        return 0
+    if add is None:
+        norm.prepend(last)
+    edit.take_over(last.outputs[0], norm.outputs[0])
+    edit.remove([norm])
+    return 1

@@ -1,0 +1,233 @@
+"""Constant folding, and nodes that do nothing.
+
+What depends on constants alone is computed once, by the runtime itself, in one session over that part of the
+model. Left alone: quantization (``DequantizeLinear`` of a weight is what quantized models are made of),
+random numbers, results that outgrow what they are made from, a large weight that something else reads too (it
+would be stored twice), and half-precision weights widened on use (they would double in size).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from octavo.errors import OctavoError
+from octavo.model import query
+from octavo.model.edit import Editor
+from octavo.model.handover import fill
+from octavo.model.session import Session
+from octavo.model.tensors import byte_size
+
+_NEVER = frozenset(
+    {
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+        "Dropout",
+    }
+)
+_LARGE = 1 << 20  # bytes
+_GROWTH = 4
+_BUDGET = 64 << 20  # bytes that all results may take beyond what goes away
+_LAZY = 16 << 20  # bytes; transposing a weight of this size waits until its content is asked for
+_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def fold(model: ir.Model) -> tuple[int, list[str]]:
+    """Replace what is constant by its value; returns how many nodes went, and notes."""
+    notes: list[str] = []
+    edit = Editor(model)
+    count = _fold_shapes(edit) + _fold_lazily(edit)
+    found = _constant_nodes(model, notes)
+    if not found:
+        return count, notes
+    results = [v for node in found for v in node.outputs if v.name and _needed(v, found)]
+    try:
+        contents = _compute(model, list(found), results)
+    except OctavoError as error:
+        return count, [*notes, f"{len(found)} constant nodes are left as they are: {error}"]
+    for value in results:
+        _replace(edit, value, contents[value.name or ""])
+    edit.remove(reversed(list(found)))
+    return count + len(found), notes
+
+
+def _needed(value: ir.Value, found: dict[ir.Node, None]) -> bool:
+    return value.is_graph_output() or any(node not in found for node, _ in value.uses())
+
+
+def _constant_nodes(model: ir.Model, notes: list[str]) -> dict[ir.Node, None]:
+    """The nodes, in order, that can be computed now."""
+    found: dict[ir.Node, None] = {}
+    budget = _BUDGET
+    widened = 0
+    for node in query.nodes(model):
+        if not _may_fold(model, node, found):
+            continue
+        given = sum(_bytes(value) or 0 for value in node.inputs if value is not None)
+        made = [_bytes(value) for value in node.outputs]
+        if node.op_type == "Cast" and given > 2048 and query.element_type(node.inputs[0]) in _HALVES:
+            widened += 1
+            continue
+        if None in made or sum(size or 0 for size in made) > max(_LARGE, _GROWTH * given):
+            continue
+        growth = sum(size or 0 for size in made) - given
+        if growth > budget or _is_shared(node, found):
+            continue
+        budget -= max(0, growth)
+        found[node] = None
+    if widened:
+        notes.append(f"{widened} weights are stored in half precision and widened by a Cast on use.")
+    return found
+
+
+def _may_fold(model: ir.Model, node: ir.Node, found: dict[ir.Node, None]) -> bool:
+    if node.domain or node.op_type in _NEVER or not node.inputs or query.subgraphs(node):
+        return False
+    if any(value.is_graph_output() and node.graph is not model.graph for value in node.outputs):
+        return False
+    if any(value.type is not None and not isinstance(value.type, ir.TensorType) for value in node.outputs):
+        return False
+    return all(value is None or value.is_initializer() or value.producer() in found for value in node.inputs)
+
+
+def _is_shared(node: ir.Node, found: dict[ir.Node, None]) -> bool:
+    """Whether a large input would have to be kept beside the result."""
+    for value in node.inputs:
+        if value is None or (_bytes(value) or 0) < _LARGE:
+            continue
+        if value.is_graph_output() or any(user is not node and user not in found for user, _ in value.uses()):
+            return True
+    return False
+
+
+def _bytes(value: ir.Value) -> int | None:
+    """The size of a tensor, where type and shape are known."""
+    if value.name == "":
+        return 0
+    dtype, dims = query.element_type(value), query.shape(value)
+    if dtype is None or dims is None or dtype == ir.DataType.STRING:
+        return None
+    known = tuple(dim for dim in dims if dim is not None)
+    return byte_size(dtype, known) if len(known) == len(dims) else None
+
+
+def _compute(model: ir.Model, nodes: list[ir.Node], results: list[ir.Value]) -> dict[str, npt.NDArray[Any]]:
+    """Run the constant part of the model."""
+    proto = onnx.ModelProto(ir_version=8)
+    proto.graph.name = "constants"
+    for domain, version in model.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    used: dict[str, ir.Value] = {}
+    for node in nodes:
+        proto.graph.node.add().CopyFrom(ir.serde.serialize_node(node))
+        used.update((v.name or "", v) for v in node.inputs if v is not None and v.is_initializer())
+    for value in results:
+        proto.graph.output.add().CopyFrom(ir.serde.serialize_value(value))
+    options: dict[str, str] = {}
+    fill(proto, used, options)
+    session = Session.open(proto.SerializeToString(), optimize=False, config=options)
+    return session.run({})
+
+
+def _replace(edit: Editor, value: ir.Value, content: npt.NDArray[Any]) -> None:
+    constant = edit.constant(f"{value.name}", content, query.element_type(value))
+    edit.take_over(constant, value)
+
+
+def _fold_shapes(edit: Editor) -> int:
+    """``Shape`` of a tensor whose dimensions are all known is a constant, whatever the tensor holds."""
+    done: list[ir.Node] = []
+    for node in query.nodes(edit.model):
+        if node.op_type != "Shape" or node.domain or node.outputs[0].is_graph_output():
+            continue
+        dims = query.shape(node.inputs[0])
+        if dims is None or None in dims:
+            continue
+        start, end = query.attribute(node, "start", 0), query.attribute(node, "end", len(dims))
+        _replace(edit, node.outputs[0], np.array(dims[start:end], np.int64))
+        done.append(node)
+    edit.remove(done)
+    return len(done)
+
+
+def _fold_lazily(edit: Editor) -> int:
+    """Transpose very large weights when they are read instead of now."""
+    done: list[ir.Node] = []
+    for node in query.nodes(edit.model):
+        value = node.inputs[0] if node.op_type == "Transpose" and not node.domain else None
+        tensor = value.const_value if value is not None and value.is_initializer() else None
+        if value is None or tensor is None:
+            continue
+        if tensor.nbytes < _LAZY or len(value.uses()) > 1 or node.outputs[0].is_graph_output():
+            continue
+        order = query.attribute(node, "perm", tuple(reversed(range(len(tensor.shape)))))
+        constant = edit.constant(f"{node.outputs[0].name}", _transposed(tensor, tuple(order)))
+        edit.take_over(constant, node.outputs[0])
+        done.append(node)
+    edit.remove(done)
+    return len(done)
+
+
+def _transposed(tensor: ir.TensorProtocol, order: tuple[int, ...]) -> ir.LazyTensor:
+    dims = tensor.shape.numpy()
+
+    def make() -> ir.TensorProtocol:
+        return ir.Tensor(np.ascontiguousarray(tensor.numpy().transpose(order)), dtype=tensor.dtype)
+
+    return ir.LazyTensor(make, dtype=tensor.dtype, shape=ir.Shape([dims[axis] for axis in order]))
+
+
+def remove_no_ops(model: ir.Model) -> int:
+    """Take out ``Identity``, ``Dropout`` in inference, and ``Cast`` to the type that is there already."""
+    edit = Editor(model)
+    done: list[ir.Node] = []
+    for node in list(query.nodes(model)):
+        if node.domain or not _does_nothing(node):
+            continue
+        source, result = node.inputs[0], node.outputs[0]
+        if source is None or not _bypass(edit, node, source, result):
+            continue
+        done.append(node)
+        edit.remove([node])
+    return len(done)
+
+
+def _does_nothing(node: ir.Node) -> bool:
+    match node.op_type:
+        case "Identity":
+            return True
+        case "Dropout":
+            training = node.inputs[2] if len(node.inputs) > 2 else None
+            if training is not None and query.scalar(training) != 0:
+                return False
+            return not any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
+        case "Cast":
+            return bool(query.element_type(node.inputs[0]) == query.attribute(node, "to", -1))
+    return False
+
+
+def _bypass(edit: Editor, node: ir.Node, source: ir.Value, result: ir.Value) -> bool:
+    """Let the readers of a node read its input; a graph output keeps its name."""
+    if not result.is_graph_output():
+        if source.type is None:
+            source.type = result.type
+        if source.shape is None:
+            source.shape = result.shape
+        result.replace_all_uses_with(source)
+        return True
+    producer = source.producer()
+    if producer is None or producer.graph is not node.graph or source.is_graph_output():
+        return False
+    edit.take_over(source, result)
+    return True

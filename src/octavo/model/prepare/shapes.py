@@ -1,0 +1,145 @@
+"""Types and shapes of tensors: what ONNX infers, and what symbolic inference adds where that stops.
+
+Neither sees large weights: they are given as inputs of known type and shape. What was known stays; inference
+only fills in what was not. A failure is a note, never the end: plans are better with shapes, not impossible
+without.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from octavo.model import query
+from octavo.model.serialize import content, skeleton, tensor_header
+
+_SMALL = 4096  # bytes; constants up to this size are shown to inference, which reads shapes from them
+_PATIENCE = 300  # seconds for symbolic inference
+
+
+def infer(model: ir.Model) -> tuple[int, list[str]]:
+    """Run ONNX shape inference; returns how many tensors are known better, and notes."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(_without_weights(model), data_prop=True)
+    except Exception as error:  # the C++ side raises many kinds
+        return 0, [f"ONNX shape inference stopped: {_first_line(error)}"]
+    return _merge(model, inferred), []
+
+
+def infer_symbolically(model: ir.Model) -> tuple[int, list[str]]:
+    """Run ONNX Runtime's symbolic shape inference in a process of its own; returns as :func:`infer` does."""
+    if not sympy_is_installed():
+        return 0, ["Symbolic shape inference needs sympy; install octavo[shapes]."]
+    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+        source, target = Path(folder) / "in.onnx", Path(folder) / "out.onnx"
+        source.write_bytes(_without_weights(model).SerializeToString())
+        command = "from octavo.model.session import symbolic_shapes; symbolic_shapes()"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        try:
+            subprocess.run(
+                [sys.executable, "-c", command, str(source), str(target)],
+                cwd=folder,  # it saves its state in the working folder when it fails
+                env=environment,
+                check=True,
+                capture_output=True,
+                timeout=_PATIENCE,
+            )
+            inferred = onnx.load(target, load_external_data=False)
+        except subprocess.TimeoutExpired:
+            return 0, [f"Symbolic shape inference did not end within {_PATIENCE} s."]
+        except subprocess.CalledProcessError as error:
+            lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
+            return 0, [f"Symbolic shape inference stopped: {lines[-1]}"]
+        except OSError as error:
+            return 0, [f"Symbolic shape inference could not be run: {error}"]
+    return _merge(model, inferred), []
+
+
+def sympy_is_installed() -> bool:
+    """Whether symbolic inference can be asked for."""
+    return importlib.util.find_spec("sympy") is not None
+
+
+def lacks_ranks(model: ir.Model) -> bool:
+    """Whether the rank of some float tensor, or of one of unknown type, is unknown."""
+    return any(
+        value.shape is None and value.uses() and (query.element_type(value) is None or query.is_float(value))
+        for node in query.nodes(model)
+        for value in node.outputs
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _without_weights(model: ir.Model) -> onnx.ModelProto:
+    proto = skeleton(model)
+    for name, value in model.graph.initializers.items():
+        tensor = content(name, value)
+        if tensor.nbytes <= _SMALL:
+            header = proto.graph.initializer.add()
+            header.CopyFrom(tensor_header(name, tensor))
+            if not isinstance(tensor, ir.StringTensor):
+                header.raw_data = tensor.tobytes()
+        else:
+            proto.graph.input.add().CopyFrom(ir.serde.serialize_value(value))
+    return proto
+
+
+def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    yield from graph.value_info
+    yield from graph.output
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _infos(attribute.g)
+            for inner in attribute.graphs:
+                yield from _infos(inner)
+
+
+def _merge(model: ir.Model, inferred: onnx.ModelProto) -> int:
+    """Fill in what is known now and was not; names are unique across scopes, so they find each other."""
+    known = {info.name: info.type for info in _infos(inferred.graph) if info.HasField("type")}
+    count = 0
+    for node in query.nodes(model):
+        for value in node.outputs:
+            found = known.get(value.name or "")
+            if found is not None:
+                count += _fill(value, found)
+    return count
+
+
+def _fill(value: ir.Value, found: onnx.TypeProto) -> bool:
+    changed = False
+    if value.type is None:
+        value.type = ir.serde.deserialize_type_proto_for_type(found)
+        changed = value.type is not None
+    dims = ir.serde.deserialize_type_proto_for_shape(found)
+    if dims is None or not isinstance(value.type, ir.TensorType):
+        return changed
+    if value.shape is None:
+        value.shape = dims
+        return True
+    if len(value.shape) != len(dims):
+        return changed
+    merged = [_better(old, new) for old, new in zip(value.shape, dims, strict=True)]
+    if any(new is not old for new, old in zip(merged, value.shape, strict=True)):
+        value.shape = ir.Shape(merged)
+        changed = True
+    return changed
+
+
+def _better(old: int | ir.SymbolicDim, new: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
+    """A number beats a symbol, a symbol beats nothing; what was there beats its equal."""
+    if isinstance(old, int) or isinstance(new, int) or old.value is not None:
+        return old if isinstance(old, int) or not isinstance(new, int) else new
+    return new if new.value is not None else old

@@ -1,0 +1,186 @@
+"""A model as protobuf, in pieces: the structure, and each weight in turn, so that it never exists twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+import onnx_ir as ir
+
+from octavo.errors import ModelError, OutputError
+from octavo.model import external, wire
+from octavo.model.reading import SOURCE
+from octavo.model.tensors import write_tensor
+
+_EXTERNAL_LEAST = 1024  # smaller weights stay in the model file
+_ALIGNMENT = 4096
+
+# The first IR version that knows an element type; all others are older than any version written here.
+_TYPE_IR = {
+    ir.DataType.FLOAT8E4M3FN: 9,
+    ir.DataType.FLOAT8E4M3FNUZ: 9,
+    ir.DataType.FLOAT8E5M2: 9,
+    ir.DataType.FLOAT8E5M2FNUZ: 9,
+    ir.DataType.UINT4: 10,
+    ir.DataType.INT4: 10,
+    ir.DataType.FLOAT4E2M1: 11,
+    ir.DataType.FLOAT8E8M0: 12,
+    ir.DataType.UINT2: 13,
+    ir.DataType.INT2: 13,
+    ir.DataType.FLOAT6E2M3: 14,
+    ir.DataType.FLOAT6E3M2: 14,
+}
+_LEAST_IR = 7
+
+
+def describe(model: ir.Model) -> str:
+    """The model's name for messages: its file if it came from one, else its graph's name."""
+    source = model.meta.get(SOURCE)
+    return str(source) if source is not None else f"The model {model.graph.name or '(unnamed)'!r}"
+
+
+def source_path(model: ir.Model) -> Path | None:
+    """The file that a model was loaded from."""
+    source = model.meta.get(SOURCE)
+    return source if isinstance(source, Path) else None
+
+
+def tensors(model: ir.Model) -> Iterable[ir.TensorProtocol]:
+    """Every initializer's tensor, all scopes."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """The size of all weights; nothing is read to tell it."""
+    return sum(tensor.nbytes for tensor in tensors(model))
+
+
+def lowest_ir_version(model: ir.Model) -> int:
+    """The lowest IR version that the model's opsets and element types need."""
+    from octavo.model.session import runtime_ir_limit
+
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+    lowest = max(_LEAST_IR, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
+    if model.functions:
+        lowest = max(lowest, 8)
+    lowest = max([lowest, *(_TYPE_IR.get(dtype, 0) for dtype in _element_types(model))])
+    limit = runtime_ir_limit()
+    if lowest > limit:
+        types = sorted(str(dtype) for dtype in _element_types(model) if _TYPE_IR.get(dtype, 0) > limit)
+        raise ModelError(
+            f"{describe(model)} needs ONNX IR version {lowest} ({', '.join(types) or _opset_text(model)}), "
+            f"and the installed onnxruntime loads up to {limit}; install a newer onnxruntime, or use older "
+            "types or an older opset."
+        )
+    return lowest
+
+
+def _opset_text(model: ir.Model) -> str:
+    return f"opset {model.opset_imports.get('', '?')}"
+
+
+def _element_types(model: ir.Model) -> set[ir.DataType]:
+    found = {tensor.dtype for tensor in tensors(model)}
+    for graph in model.graphs():
+        found.update(value.dtype for value in graph.inputs if value.dtype is not None)
+        for node in graph:
+            found.update(value.dtype for value in node.outputs if value.dtype is not None)
+    return found
+
+
+def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
+    """The model without its main graph's initializers."""
+    graph = model.graph
+    view = ir.GraphView(
+        graph.inputs,
+        graph.outputs,
+        nodes=graph,
+        doc_string=graph.doc_string,
+        opset_imports=graph.opset_imports,
+        name=graph.name or "graph",
+        metadata_props=graph.metadata_props,
+    )
+    bare = ir.Model(
+        view,  # type: ignore[arg-type]
+        ir_version=ir_version if ir_version is not None else lowest_ir_version(model),
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        functions=list(model.functions.values()),
+        metadata_props=model.metadata_props,
+    )
+    try:
+        return ir.to_proto(bare)
+    except ir.serde.SerdeError as error:
+        raise ModelError(f"{describe(model)} can't be serialized: {_root_cause(error)}") from error
+
+
+def _root_cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)
+
+
+def content(name: str, value: ir.Value) -> ir.TensorProtocol:
+    """An initializer's tensor."""
+    if value.const_value is None:
+        raise ModelError(f"The initializer {name!r} has no content; load the model again with its weights.")
+    return value.const_value
+
+
+def tensor_header(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
+    """A tensor as protobuf, without its content unless that is text."""
+    header = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
+    if tensor.doc_string:
+        header.doc_string = tensor.doc_string
+    if isinstance(tensor, ir.StringTensor):
+        header.string_data.extend(tensor.string_data())
+    return header
+
+
+def write_model(
+    model: ir.Model, file: BinaryIO, external_name: str | None, data_file: BinaryIO | None = None
+) -> None:
+    """Write the model file, and the weights beside it first where there is a file for them."""
+    proto = skeleton(model)
+    weights: list[wire.Weight] = []
+    for name, value in model.graph.initializers.items():
+        tensor = content(name, value)
+        header = tensor_header(name, tensor)
+        if isinstance(tensor, ir.StringTensor):
+            proto.graph.initializer.add().CopyFrom(header)
+        elif external_name is not None and data_file is not None and tensor.nbytes >= _EXTERNAL_LEAST:
+            _append(header, tensor, data_file, external_name)
+            proto.graph.initializer.add().CopyFrom(header)
+        else:
+            size = tensor.nbytes
+            weights.append(wire.Weight(header.SerializeToString(), size, _writer(tensor)))
+    graph = proto.graph.SerializeToString()
+    proto.ClearField("graph")
+    try:
+        wire.join(file, proto.SerializeToString(), graph, weights)
+    except wire.WireError as error:
+        raise OutputError(f"{describe(model)} can't be written: {error}.") from error
+
+
+def _writer(tensor: ir.TensorProtocol) -> wire.Writer:
+    return lambda file: write_tensor(tensor, file)
+
+
+def _append(header: onnx.TensorProto, tensor: ir.TensorProtocol, data_file: BinaryIO, name: str) -> None:
+    """Put a tensor's content at the end of the data file and say so in its header."""
+    offset = -(-data_file.tell() // _ALIGNMENT) * _ALIGNMENT
+    data_file.write(b"\0" * (offset - data_file.tell()))
+    length = write_tensor(tensor, data_file)
+    if length != tensor.nbytes:
+        raise OutputError(
+            f"The weight {header.name!r} wrote {length} bytes where {tensor.nbytes} were announced."
+        )
+    external.refer(header, name, offset, length)

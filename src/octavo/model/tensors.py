@@ -1,0 +1,178 @@
+"""Weights that stay in their file: a tensor that is a stretch of bytes, mapped into memory when asked for.
+
+A :class:`DataFile` is mapped while somebody holds an array of it and unmapped afterwards, so that a model of
+any number of weights holds no open file and no memory between reads. A file that changes under a loaded model
+is noticed (size, inode and time of change) rather than read wrongly.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.errors import ModelError
+
+Bytes = npt.NDArray[np.uint8]
+
+_CHUNK = 16 << 20
+
+
+class DataFile:
+    """A file of weights, opened only while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp = self._now()
+        self._map: weakref.ref[mmap.mmap] | None = None
+
+    def _now(self) -> tuple[int, int, int, int]:
+        try:
+            stat = self.path.stat()
+        except OSError as error:
+            raise ModelError(f"The weights file {self.path} can't be read: {error.strerror}.") from error
+        return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+    @property
+    def size(self) -> int:
+        """The file's size in bytes."""
+        return self._stamp[2]
+
+    def view(self) -> Bytes:
+        """The whole file as a read-only array, backed by the file itself."""
+        mapped = self._map() if self._map is not None else None
+        if mapped is None:
+            if self._now() != self._stamp:
+                raise ModelError(
+                    f"The file {self.path} changed after the model was loaded from it; load the model again."
+                )
+            if self.size == 0:
+                return np.empty(0, np.uint8)
+            with self.path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._map = weakref.ref(mapped)
+        return np.frombuffer(mapped, np.uint8)
+
+
+class MappedTensor(ir.TensorProtocol):
+    """A tensor whose content lies at ``offset`` of a file, or of a ``bytes`` object in memory."""
+
+    def __init__(
+        self,
+        source: DataFile | Bytes,
+        offset: int,
+        dtype: ir.DataType,
+        shape: tuple[int, ...],
+        name: str | None = None,
+    ) -> None:
+        self.name: str | None = name
+        self.doc_string: str | None = None
+        self.raw: DataFile | Bytes = source
+        self.offset = offset
+        self.dtype = dtype
+        self.shape = ir.Shape(shape, frozen=True)
+        self._size = byte_size(ir.DataType.UINT8, shape)
+        self._nbytes = byte_size(dtype, shape)
+        self.metadata_props: MutableMapping[str, str] = {}
+        self.meta: MutableMapping[str, Any] = {}
+
+    @property
+    def path(self) -> Path | None:
+        """The file that the content lies in, or None where it lies in memory."""
+        return self.raw.path if isinstance(self.raw, DataFile) else None
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._size
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes that the content takes, sub-byte elements packed."""
+        return self._nbytes
+
+    def stored(self) -> Bytes:
+        """The bytes as they lie in the file."""
+        whole = self.raw.view() if isinstance(self.raw, DataFile) else self.raw
+        return whole[self.offset : self.offset + self.nbytes]
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The content as a read-only array; sub-byte types are unpacked into a new one."""
+        if self.dtype.bitwidth < 8:
+            packed = ir.PackedTensor(self.stored(), self.dtype, shape=self.shape)
+            return np.asarray(packed.numpy())
+        return self.stored().view(self.dtype.numpy()).reshape(self.shape.numpy())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self.numpy()
+        if dtype is None or array.dtype == dtype:
+            return array.copy() if copy else array
+        return array.astype(dtype)
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        return self.numpy().__dlpack__(stream=stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def tobytes(self) -> bytes:
+        """The content as bytes, little-endian, sub-byte types packed."""
+        return self.stored().tobytes()
+
+    def tofile(self, file: BinaryIO) -> None:
+        """Write the content in pieces, so that it never lies in memory as a whole."""
+        raw = self.stored()
+        for start in range(0, len(raw), _CHUNK):
+            file.write(raw[start : start + _CHUNK].data)
+
+    def __repr__(self) -> str:
+        where = self.path.name if self.path is not None else "memory"
+        return f"MappedTensor({self.name!r}, {self.dtype}, {list(self.shape)}, {where}+{self.offset})"
+
+
+def byte_size(dtype: ir.DataType, shape: tuple[int, ...]) -> int:
+    """The bytes that a tensor takes, sub-byte elements packed; Python integers, so nothing overflows."""
+    count = 1
+    for dim in shape:
+        count *= dim
+    return (count * dtype.bitwidth + 7) // 8
+
+
+def own_name(tensor: ir.TensorProtocol, name: str | None = None) -> ir.TensorProtocol:
+    """The same content under a name of its own, so that renaming it does not reach the original's owner."""
+    shape = tensor.shape
+    dims = shape if isinstance(shape, ir.Shape) else ir.Shape(shape.numpy())
+    if isinstance(tensor, MappedTensor):
+        return MappedTensor(
+            tensor.raw, tensor.offset, tensor.dtype, tensor.shape.numpy(), name or tensor.name
+        )
+    if isinstance(tensor, ir.StringTensor):
+        return ir.StringTensor(tensor.raw, shape=dims, name=name or tensor.name)
+    return ir.LazyTensor(
+        lambda: tensor, dtype=tensor.dtype, shape=dims, name=name or tensor.name, doc_string=tensor.doc_string
+    )
+
+
+def write_tensor(tensor: ir.TensorProtocol, file: BinaryIO) -> int:
+    """Write a tensor's bytes; returns how many. The content is let go afterwards."""
+    before = file.tell()
+    tofile = getattr(tensor, "tofile", None)
+    if tofile is not None:
+        tofile(file)
+    else:
+        file.write(tensor.tobytes())
+    return file.tell() - before
+
+
+def same_file(left: Path, right: Path) -> bool:
+    """Whether two paths lead to one file; False where either is missing."""
+    try:
+        return left.samefile(right)
+    except OSError:
+        return False
