@@ -1,0 +1,10 @@
+"""Names of what a quantized model has more than the float one; users and tools read them."""
+
+SCALE = "_scale"
+ZERO_POINT = "_zero_point"
+QUANTIZED = "_quantized"
+QUANTIZE = "_QuantizeLinear"
+DEQUANTIZE = "_DequantizeLinear"
+OUTPUT = "_Output"
+INPUT = "_Input"
+CONVERTED = "_convert"

@@ -1,0 +1,7 @@
+"""From a recipe to a plan, and from a plan and ranges to parameters."""
+
+from octavo.planning.build import build
+from octavo.planning.candidates import Avoid
+from octavo.planning.resolve import resolve
+
+__all__ = ["Avoid", "build", "resolve"]

@@ -1,0 +1,222 @@
+"""Which nodes could be quantized at all, and for each of the others the reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.core.recipe import DynamicScheme, Placement, Recipe, Scheme, Style
+from octavo.model import query
+from octavo.ops import Act, Form, Kind, OpRule, Table, Weight, rule_of
+from octavo.planning.select import Selection
+from octavo.targets import Target
+
+UNIT = "octavo.unit"  # node.meta: the node is part of a pattern that the runtime runs as one
+
+
+@dataclass(frozen=True)
+class Avoid:
+    """What calibration has shown to be no good, with reasons; the plan is made again around it."""
+
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.nodes or self.tensors)
+
+
+@dataclass(frozen=True)
+class Question:
+    """Everything that decides about a node."""
+
+    recipe: Recipe
+    target: Target
+    selection: Selection
+    avoid: Avoid
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether the recipe wants more than what pays."""
+        return self.recipe.placement is Placement.EVERYWHERE or self.recipe.op_types is not None
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether activations are quantized at run time."""
+        return isinstance(self.recipe.activations, DynamicScheme)
+
+
+def weight_of(value: ir.Value | None) -> tuple[ir.Value, tuple[int, ...] | None] | None:
+    """The initializer behind a weight, and the permutation where it is read through a Transpose (tied weights)."""
+    while value is not None:
+        producer = value.producer()
+        if producer is None:
+            return (value, None) if query.constant(value) is not None else None
+        if producer.op_type == "Identity":
+            value = producer.inputs[0]
+            continue
+        if producer.op_type == "Transpose" and query.constant(producer.inputs[0]) is not None:
+            source = weight_of(producer.inputs[0])
+            rank = query.rank(producer.inputs[0]) or 0
+            perm = query.attribute(producer, "perm", None) or tuple(reversed(range(rank)))
+            return (source[0], tuple(perm)) if source is not None and source[1] is None else None
+        return None
+    return None
+
+
+def refusal(node: ir.Node, question: Question) -> str | None:
+    """Why a node stays float, or None where nothing speaks against it. Order: the nearest cause first."""
+    rule = rule_of(node)
+    reason = question.selection.refusal(node)
+    if reason is not None:
+        return reason
+    if rule is None:
+        return "no rule for this operator"
+    if UNIT in node.meta:
+        return f"part of a {str(node.meta[UNIT]).partition(':')[0]}, which the runtime runs as one operator"
+    if node.name in question.avoid.nodes:
+        return question.avoid.nodes[node.name]
+    return (
+        _type_refusal(node, rule)
+        or rule.refusal(node)
+        or _form_refusal(node, rule, question)
+        or _weight_refusal(node, rule, question)
+        or (None if question.everywhere else _target_refusal(node, rule, question))
+    )
+
+
+def is_float_work(node: ir.Node) -> bool:
+    """Whether a node that stays as it is deserves a line: it computes on floats."""
+    return any(query.is_float(v) for v in node.outputs) and node.op_type not in _SILENT
+
+
+_SILENT = frozenset({"Cast", "Constant", "Shape", "QuantizeLinear", "DequantizeLinear", "If", "Loop", "Scan", "ConstantOfShape"})
+
+
+def _type_refusal(node: ir.Node, rule: OpRule) -> str | None:
+    for i, value in enumerate(node.inputs):
+        if value is None or not isinstance(rule.role(i), Act | Weight | Table):
+            continue
+        kind = query.element_type(value)
+        if kind is None:
+            return f"the type of its input {value.name!r} is unknown"
+        if kind not in query.FLOATS:
+            return "it works on integers"
+    return None
+
+
+def form_of(rule: OpRule, question: Question) -> Form | None:
+    """The integer spelling in the style of the recipe."""
+    return rule.forms.get(question.recipe.style)
+
+
+def _form_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | None:
+    style = question.recipe.style
+    if style is Style.QDQ or rule.kind in (Kind.CLAMP, Kind.LOOKUP, Kind.RECURRENT):
+        return None
+    form = form_of(rule, question)
+    if form is None:
+        return f"it has no integer spelling in the {style.value} style"
+    if rule.kind is Kind.PRODUCT and question.recipe.activations is not None:
+        act, weight = question.recipe.activations.qtype, question.recipe.weights.qtype
+        pair = f"{'s' if act.signed else 'u'}{act.bits}{'s' if weight.signed else 'u'}{weight.bits}"
+        if pair not in form.pairs:
+            return f"{form.op_type} has no kernel for {act} activations with {weight} weights"
+    if style is Style.QOPERATOR and node.op_type == "Conv" and len(node.inputs) > 2 and node.inputs[2] is not None:
+        if query.constant(node.inputs[2]) is None:
+            return "its bias is computed, and QLinearConv takes a constant one"
+    return None
+
+
+def _weight_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | None:
+    for i, value in enumerate(node.inputs):
+        if not isinstance(rule.role(i), Weight) or value is None:
+            continue
+        producer = value.producer()
+        if producer is not None and producer.op_type == "DequantizeLinear":
+            return "its weight is quantized already"
+        if weight_of(value) is None and (rule.kind is Kind.RECURRENT or question.recipe.activations is None):
+            return "its weight is computed, not constant"
+        if weight_of(value) is None and question.recipe.style is Style.INTEGER:
+            return "its weight is computed, not constant"
+    first = node.inputs[0] if node.inputs else None
+    producer = first.producer() if first is not None else None
+    if rule.kind is Kind.PRODUCT and producer is not None and producer.op_type == "DequantizeLinear":
+        return "its input is quantized already"
+    return None
+
+
+def _target_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | None:
+    target = question.target
+    stays = {**target.stays_float, **(target.dynamic_stays_float if question.dynamic else {})}
+    if node.op_type in stays and not (node.op_type == "EmbedLayerNormalization" and question.dynamic):
+        return stays[node.op_type]
+    match rule.kind:
+        case Kind.PRODUCT:
+            known = target.dynamic_products if question.dynamic else target.products
+            return _product_refusal(node, target) if node.op_type in known else "the target gains nothing by it"
+        case Kind.RECURRENT:
+            source = weight_of(node.inputs[1])
+            small = source is None or _size(source[0]) < target.least_recurrent
+            return "its weights are too small to gain" if small else None
+        case Kind.FOLLOWER if node.op_type not in target.followers:
+            return "the target gains nothing by it"
+        case Kind.MOVE if node.op_type not in target.moves:
+            return "the target does not move integers with it"
+        case _:
+            if rule.blends is not None and rule.blends(node):
+                return "it blends values, and the runtime has no integer kernel for that"
+            return None
+
+
+def _product_refusal(node: ir.Node, target: Target) -> str | None:
+    source = weight_of(node.inputs[1])
+    if source is None:
+        return "both factors are computed: 8 bits cost accuracy there and gain little"
+    if _size(source[0]) < target.least_weight:
+        return f"a weight of {_size(source[0])} values is too small to gain"
+    if node.op_type == "MatMul" and (query.rank(node.inputs[1]) or 0) != 2:
+        return "its weight is no matrix, and the runtime fails on scales per channel there"
+    if node.op_type == "Conv" and target.most_groups is not None:
+        group = query.attribute(node, "group", 1)
+        dims = query.shape(node.inputs[1]) or ()
+        depthwise = len(dims) > 1 and dims[1] == 1
+        if group > target.most_groups and not depthwise:
+            return f"a Conv of {group} groups is slower with integers"
+    if node.op_type == "Gemm" and query.attribute(node, "alpha", 1.0) != 1.0:
+        return "alpha is not 1, and the runtime does not fuse that"
+    return None
+
+
+def _size(value: ir.Value) -> int:
+    tensor = query.constant(value)
+    return int(np.prod(tensor.shape.numpy(), dtype=np.int64)) if tensor is not None else 0
+
+
+def accepts(recipe: Recipe, target: Target) -> None:
+    """Check the recipe against the target's types and styles; a clash is an error that offers what is legal."""
+    from octavo.errors import RecipeError
+
+    if recipe.style not in target.styles:
+        legal = ", ".join(s.value for s in target.styles)
+        raise RecipeError(f"Target {target.name} takes no {recipe.style.value} models; choose one of: {legal}.")
+    wanted = [("weights", recipe.weights, target.weight_types)]
+    if isinstance(recipe.activations, Scheme):
+        wanted.append(("activations", recipe.activations, target.activation_types))
+    for what, scheme, legal_types in wanted:
+        if scheme.qtype.name not in legal_types:
+            raise RecipeError(
+                f"Target {target.name} takes no {scheme.qtype} {what}; choose one of: {', '.join(legal_types)}."
+            )
+    if recipe.style is not Style.QDQ:
+        for what, scheme, _ in wanted:
+            if scheme.qtype.bits != 8 or scheme.qtype.is_float:
+                raise RecipeError(
+                    f"{scheme.qtype} {what} exist in the qdq style only; choose style qdq, or an 8-bit integer type."
+                )
+    if isinstance(recipe.activations, DynamicScheme) and recipe.style is not Style.INTEGER:
+        raise RecipeError("Activations quantized at run time exist in the integer style only; choose style integer.")
+    if recipe.weights.qtype.is_float and isinstance(recipe.activations, Scheme) and not recipe.activations.qtype.is_float:
+        raise RecipeError("float8 weights go with float8 activations; choose float8e4m3fn for both, or int8 weights.")

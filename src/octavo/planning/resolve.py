@@ -1,0 +1,159 @@
+"""Plan × ranges × weights → scale and zero point for every key.
+
+An int32 bias must fit: where ``|bias| > 2**31 · x_scale · w_scale`` the weight's scale is raised until it
+does, which costs a channel whose weights are tiny beside its bias nothing that would show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.core import affine, kernels
+from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor, moved, parameter_shape
+from octavo.core.plan import Bounded, Constant, Derived, Dynamic, Entry, Fixed, Key, Measured, Plan, Shared
+from octavo.core.qparams import QParams
+from octavo.core.scheme import Scheme
+from octavo.core.stats import Range
+from octavo.errors import DataError, ModelError, RecipeError, TableError
+from octavo.planning.candidates import weight_of
+
+Params = dict[Key, QParams]
+
+
+def resolve(model: ir.Model, plan: Plan, ranges: Mapping[str, Range]) -> Params:
+    """Parameters for every entry of the plan but the dynamic ones."""
+    values = _values(model)
+    params: Params = {}
+    for key, entry in plan.entries.items():
+        if not isinstance(entry, Shared | Derived | Dynamic):
+            params[key] = _own(key, entry, values, ranges)
+    _make_room_for_biases(plan, params, values)
+    for key, entry in plan.entries.items():
+        if isinstance(entry, Derived):
+            params[key] = affine.bias_params(params[plan.root(Key(*entry.x))], params[Key(*entry.w)])
+    for key, entry in plan.entries.items():
+        if isinstance(entry, Shared):
+            root = plan.root(key)
+            if root not in params:
+                raise TableError(f"The plan lets {key} share the parameters of {root}, which has none.")
+            params[key] = params[root]
+    return params
+
+
+def _values(model: ir.Model) -> dict[str, ir.Value]:
+    found = {v.name or "": v for v in model.graph.inputs}
+    found.update(model.graph.initializers)
+    for node in model.graph.all_nodes():
+        found.update((v.name or "", v) for v in node.outputs)
+    return found
+
+
+def _own(key: Key, entry: Entry, values: Mapping[str, ir.Value], ranges: Mapping[str, Range]) -> QParams:
+    match entry:
+        case Measured(scheme):
+            found = ranges.get(key.tensor)
+            if found is None:
+                raise DataError(
+                    f"Tensor {key.tensor!r} was never seen in calibration; give data that reaches it, or exclude"
+                    " the node that reads it."
+                )
+            if scheme.qtype.is_float:
+                std = found.std if found.std is not None else max(-found.low, found.high) / 3.0
+                return affine.from_std(std, scheme)
+            return affine.from_range(found.low, found.high, scheme)
+        case Bounded(scheme, low, high):
+            return affine.from_range(low, high, scheme)
+        case Fixed(scheme, scale, zero_point):
+            return _fixed(key, scheme, scale, zero_point, values)
+        case Constant(scheme, _, bounds):
+            return _constant(key, scheme, bounds, values)
+        case _:
+            raise TableError(f"The entry of {key} has no parameters of its own.")
+
+
+def _fixed(
+    key: Key, scheme: Scheme, scale: tuple[float, ...], zero: tuple[int, ...], values: Mapping[str, ir.Value]
+) -> QParams:
+    grain: Granularity = scheme.granularity
+    if len(scale) == 1 and isinstance(grain, PerChannel):
+        grain = PerTensor()
+    if len(scale) > 1 and isinstance(grain, PerTensor):
+        raise RecipeError(f"{key}: {len(scale)} scales were given for one tensor; add granularity channel:AXIS.")
+    if any(s <= 0 for s in scale) or len(scale) != len(zero):
+        raise RecipeError(f"{key}: scales must be positive, and as many as zero points.")
+    scales = np.asarray(scale, np.float32)
+    zeros = np.asarray(zero, np.int64)
+    info = scheme.qtype
+    if not info.is_float and (zeros.min() < info.qmin or zeros.max() > info.qmax):
+        raise RecipeError(f"{key}: the zero point does not fit {info} ({info.qmin}…{info.qmax}).")
+    if isinstance(grain, PerTensor):
+        scales, zeros = scales.reshape(()), zeros.reshape(())
+    return QParams(scales, zeros.astype(info.dtype), info, grain)
+
+
+def weight_array(value: ir.Value) -> npt.NDArray[np.generic]:
+    """The content of a weight as its reader sees it (a memory map, or a transposed view of one)."""
+    source = weight_of(value)
+    if source is None or source[0].const_value is None:
+        raise ModelError(f"Weight {value.name!r} is not constant; exclude the node that reads it.")
+    content = np.asarray(source[0].const_value.numpy())
+    return content if source[1] is None else content.transpose(source[1])
+
+
+def _constant(key: Key, scheme: Scheme, bounds: tuple[float, float] | None, values: Mapping[str, ir.Value]) -> QParams:
+    if key.tensor not in values:
+        raise TableError(f"The plan names a tensor {key.tensor!r} that this model does not have.")
+    content = weight_array(values[key.tensor])
+    grain = scheme.granularity
+    if bounds is not None:
+        shape = parameter_shape(content.shape, grain)
+        return affine.from_range(np.full(shape, bounds[0]), np.full(shape, bounds[1]), scheme)
+    if scheme.qtype.is_float:
+        return affine.from_std(_std(content, grain), scheme)
+    low, high = kernels.extremes(content, grain)
+    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
+        raise ModelError(
+            f"Weight {key.tensor!r} holds NaN or infinity; repair the model, or exclude the node {key.reader!r}."
+        )
+    return affine.from_range(low, high, scheme)
+
+
+def _std(content: npt.NDArray[np.generic], grain: Granularity) -> npt.NDArray[np.float64]:
+    wide = content.astype(np.float64)
+    match grain:
+        case PerTensor():
+            return np.asarray(wide.std())
+        case PerChannel(axis):
+            others = tuple(i for i in range(wide.ndim) if i != (axis or 0) % wide.ndim)
+            return np.asarray(wide.std(axis=others))
+        case PerBlock(size, axis):
+            return np.asarray(kernels.blocked(wide, size, axis or 0).std(axis=(axis or 0) + 1))
+
+
+def _make_room_for_biases(plan: Plan, params: Params, values: Mapping[str, ir.Value]) -> None:
+    for key, entry in plan.entries.items():
+        if not isinstance(entry, Derived):
+            continue
+        x, w_key = params[plan.root(Key(*entry.x))], Key(*entry.w)
+        w = params[w_key]
+        bias = weight_array(values[key.tensor]).reshape(-1)
+        least = affine.least_weight_scale(bias, x.scale)
+        if w.scale.ndim == 0:
+            least = np.asarray(least.max(initial=0.0))
+        elif least.shape != w.scale.shape:
+            least = np.broadcast_to(least.max(initial=0.0), w.scale.shape)
+        if np.any(least > w.scale):
+            raised = np.maximum(w.scale.astype(np.float64), least).astype(w.scale.dtype)
+            params[w_key] = QParams(raised, w.zero_point, w.qtype, w.granularity)
+
+
+def stored_granularity(params: QParams, perm: tuple[int, ...] | None) -> Granularity:
+    """The granularity of the initializer behind a weight that is read through a Transpose."""
+    if perm is None:
+        return params.granularity
+    inverse = tuple(int(i) for i in np.argsort(perm))
+    return moved(params.granularity, inverse)
