@@ -37,7 +37,7 @@ def replacing(targets: Sequence[Path]) -> Iterator[list[BinaryIO]]:
             for handle in handles:
                 handle.flush()
                 os.fsync(handle.fileno())
-        _swap(targets, temporaries)
+        swap(targets, temporaries)
     except OSError as error:
         folder = targets[0].parent
         reason = error.strerror or str(error)
@@ -47,7 +47,7 @@ def replacing(targets: Sequence[Path]) -> Iterator[list[BinaryIO]]:
             temporary.unlink(missing_ok=True)
 
 
-def _swap(targets: Sequence[Path], temporaries: Sequence[Path]) -> None:
+def swap(targets: Sequence[Path], temporaries: Sequence[Path]) -> None:
     """Rename each temporary to its target, the last first; on failure put the old files back."""
     undo = contextlib.ExitStack()
     with undo:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 if TYPE_CHECKING:
     from octavo.model.session import InputSpec
@@ -16,6 +17,19 @@ SIZES = (16, 64, 224, 512)  # what to try for an open dimension after the first 
 _PAST = ("past", "cache")
 _SEQUENCE, _SIDE, _SIGNAL = 8, 64, 512
 _SAMPLE_RATE = 16000
+
+
+def specs_of(model: ir.Model) -> list[InputSpec]:
+    """The inputs of a model in memory, as a session would name them."""
+    from octavo.model.session import InputSpec
+
+    found = []
+    for value in model.graph.inputs:
+        kind = value.dtype
+        dtype = np.dtype(np.object_) if kind in (None, ir.DataType.STRING) else np.dtype(kind.numpy())
+        dims = tuple(d if isinstance(d, int) else d.value for d in value.shape or ())
+        found.append(InputSpec(value.name or "", dtype, dims))
+    return found
 
 
 def is_open(spec: InputSpec) -> bool:

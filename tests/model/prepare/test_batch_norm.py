@@ -12,7 +12,8 @@ from onnx import TensorProto, helper
 
 from octavo.model import io, query
 from octavo.model.normalize import normalize
-from octavo.model.prepare import batch_norm, shapes
+from octavo.model.prepare import batch_norm, prepare, shapes
+from octavo.model.session import Session
 
 from .helpers import before_and_after, ops
 
@@ -222,3 +223,29 @@ def test_a_fold_that_would_overflow_the_type_is_left(op: str) -> None:
     before = io.fingerprint(found)
     assert batch_norm.fold(found) == (0, 0)
     assert io.fingerprint(found) == before
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4, 1, 1), (1, 4, 1, 1)])
+def test_constant_product_and_sum_after_a_convolution_are_part_of_it(shape):
+    rng = np.random.default_rng(1)
+    weight = rng.normal(size=(4, 3, 3, 3)).astype(np.float32)
+    factor = rng.normal(size=shape).astype(np.float32)
+    addend = rng.normal(size=shape).astype(np.float32)
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Conv", ["x", "w"], ["c"]),
+            onnx.helper.make_node("Mul", ["c", "f"], ["m"]),
+            onnx.helper.make_node("Add", ["a", "m"], ["y"]),
+        ],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", 1, ["N", 3, 6, 6])],
+        [onnx.helper.make_tensor_value_info("y", 1, ["N", 4, 4, 4])],
+        [onnx.numpy_helper.from_array(a, n) for a, n in ((weight, "w"), (factor, "f"), (addend, "a"))],
+    )
+    source = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    x = rng.normal(size=(2, 3, 6, 6)).astype(np.float32)
+    prepared = io.load(source)
+    prepare(prepared)
+    assert [node.op_type for node in prepared.graph] == ["Conv"]
+    expected = Session.open(io.load(source)).run({"x": x})["y"]
+    np.testing.assert_allclose(Session.open(prepared).run({"x": x})["y"], expected, rtol=1e-4, atol=1e-5)

@@ -10,6 +10,7 @@ The passes, in order; each is one small file and does nothing on a model it has 
     constants      what depends on constants alone, computed
     batch norm     folded into the layer before
     fusions        Gelu, LayerNormalization and HardSwish as one operator or one marked unit
+    pooling        a mean over all spatial axes as GlobalAveragePool
     symbolic       symbolic shape inference, where ranks are still unknown
 """
 
@@ -22,7 +23,7 @@ import onnx_ir as ir
 
 from octavo.model import query, session
 from octavo.model.normalize import normalize
-from octavo.model.prepare import batch_norm, constants, fusions, shapes
+from octavo.model.prepare import batch_norm, constants, fusions, pooling, shapes
 from octavo.model.prepare.opset import raise_opset
 from octavo.model.prepare.report import Change, PrepareReport
 from octavo.model.scopes import remove_unused
@@ -78,10 +79,11 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     if wanted.fold_batch_norm:
         folded, biases = batch_norm.fold(model)
         log.put("batch norm", folded, "{n} batch normalizations folded into the layer before")
-        log.put("bias", biases, "{n} additions folded into a convolution's bias")
+        log.put("bias", biases, "{n} constant additions and products folded into a convolution")
     if wanted.fuse:
         for name, count in fusions.fuse(model).items():
             log.put("fusions", count, f"{{n}} × {name}")
+        log.put("pooling", pooling.pool(model), "{n} spatial means written as GlobalAveragePool")
     if wanted.symbolic_shapes or (
         wanted.symbolic_shapes is None and shapes.lacks_ranks(model) and shapes.sympy_is_installed()
     ):

@@ -1,7 +1,8 @@
 """Batch normalization folded into the layer before it.
 
 With ``s = γ / √(σ² + ε)``, ``BN(W∗x + b) = (s·W)∗x + s·(b − μ) + β``: the weight is scaled per output channel
-and the bias shifted, in double precision. A constant per-channel ``Add`` after a convolution is its bias.
+and the bias shifted, in double precision. A constant ``Add`` or ``Mul`` per channel
+after a convolution goes the same way.
 Folded only where the layer's output has no other reader, so that nothing else sees the change.
 """
 
@@ -32,7 +33,7 @@ class _Affine:
 
 
 def fold(model: ir.Model) -> tuple[int, int]:
-    """Fold what can be folded; returns the numbers of batch normalizations and of bias additions."""
+    """Fold what can be folded; returns the numbers of batch normalizations, and of additions and products."""
     edit = Editor(model)
     biases = folded = 0
     for graph in model.graphs():
@@ -40,7 +41,7 @@ def fold(model: ir.Model) -> tuple[int, int]:
             if node.domain or node.graph is None:
                 continue
             if node.op_type in _CONVOLUTIONS:
-                biases += _fold_bias(edit, node)
+                biases += _fold_affine(edit, node)
             if node.op_type == "BatchNormalization":
                 folded += _fold_norm(edit, node)
     return folded, biases
@@ -163,27 +164,37 @@ def _set_input(edit: Editor, node: ir.Node, index: int, array: npt.NDArray[Any])
     node.replace_input_with(index, new)
 
 
-def _fold_bias(edit: Editor, layer: ir.Node) -> int:
-    """``Conv + Add(constant per channel)`` is a convolution with a bias."""
-    add = query.only_reader(layer.outputs[0])
-    if add is None or add.op_type != "Add" or add.domain or add.graph is not layer.graph:
-        return 0
-    other = add.inputs[1] if add.inputs[0] is layer.outputs[0] else add.inputs[0]
-    addend, weight = _doubles(other), query.shape(layer.inputs[1])
-    if addend is None or weight is None or query.constant(layer.inputs[1]) is None:
-        return 0
+def _fold_affine(edit: Editor, layer: ir.Node) -> int:
+    """``Conv + Add``, ``Conv + Mul`` by a constant per channel: part of its weight and bias. How many were folded."""
+    count = 0
+    while (reader := query.only_reader(layer.outputs[0])) is not None:
+        affine = _constant_affine(layer, reader)
+        if affine is None or not _into_convolution(edit, layer, affine):
+            break
+        edit.take_over(layer.outputs[0], reader.outputs[0])
+        edit.remove([reader])
+        count += 1
+    return count
+
+
+def _constant_affine(layer: ir.Node, reader: ir.Node) -> _Affine | None:
+    """An ``Add`` or ``Mul`` with a constant, as scale and shift of the layer's channels."""
+    if reader.op_type not in ("Add", "Mul") or reader.domain or reader.graph is not layer.graph:
+        return None
+    other = reader.inputs[1] if reader.inputs[0] is layer.outputs[0] else reader.inputs[0]
+    operand, weight = _doubles(other), query.shape(layer.inputs[1])
+    if operand is None or weight is None or query.constant(layer.inputs[1]) is None:
+        return None
     channels = _channels(layer, weight)
-    bias = _bias(layer, channels) if channels is not None else None
-    if channels is None or bias is None or addend.ndim > len(weight):
-        return 0
-    shape = (1,) * (len(weight) - addend.ndim) + addend.shape
+    if channels is None or operand.ndim > len(weight):
+        return None
+    shape = (1,) * (len(weight) - operand.ndim) + operand.shape
     if any(size != 1 for axis, size in enumerate(shape) if axis != 1) or shape[1] not in (1, channels):
-        return 0
-    if not _rewrite(edit, layer.inputs[1], (layer, 2, bias + addend.reshape(-1))):
-        return 0
-    edit.take_over(layer.outputs[0], add.outputs[0])
-    edit.remove([add])
-    return 1
+        return None
+    values = np.broadcast_to(operand.reshape(-1), (channels,))
+    if reader.op_type == "Add":
+        return _Affine(np.ones(channels), values)
+    return _Affine(values, np.zeros(channels))
 
 
 def _into_gemm(edit: Editor, layer: ir.Node, affine: _Affine) -> bool:

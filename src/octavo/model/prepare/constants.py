@@ -36,6 +36,9 @@ _NEVER = frozenset(
         "Dropout",
     }
 )
+_NO_LARGER = frozenset(  # results are never larger than what they are made from, whatever their shape
+    {"Slice", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Identity", "Concat", "Split"}
+)
 _LARGE = 1 << 20  # bytes
 _GROWTH = 4
 _BUDGET = 64 << 20  # bytes that all results may take beyond what goes away
@@ -69,13 +72,17 @@ def _needed(value: ir.Value, found: dict[ir.Node, None]) -> bool:
 def _constant_nodes(model: ir.Model, notes: list[str]) -> dict[ir.Node, None]:
     """The nodes, in order, that can be computed now."""
     found: dict[ir.Node, None] = {}
+    bounds: dict[ir.Value, int] = {}  # sizes of results whose shape is not known
     budget = _BUDGET
     widened = 0
     for node in query.nodes(model):
         if not _may_fold(model, node, found):
             continue
-        given = sum(_bytes(value) or 0 for value in node.inputs if value is not None)
+        given = sum(bounds.get(v) or _bytes(v) or 0 for v in node.inputs if v is not None)
         made = [_bytes(value) for value in node.outputs]
+        if None in made and node.op_type in _NO_LARGER:
+            made = [given] * len(made)
+            bounds.update(dict.fromkeys(node.outputs, given))
         if node.op_type == "Cast" and given > 2048 and query.element_type(node.inputs[0]) in _HALVES:
             widened += 1
             continue

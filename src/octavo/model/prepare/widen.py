@@ -2,15 +2,18 @@
 
 ONNX Runtime's CPU has no fused integer kernel between Q/DQ of another float type, no bfloat16 Q/DQ at all,
 and none for double. So the body of the model becomes float32, with a Cast at each input and output. The
-CPU computes float16 in float32 anyway.
+CPU computes float16 in float32 anyway. On a model that has been widened this does nothing.
 """
 
 from __future__ import annotations
 
+
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.model.edit import Editor
+from octavo.model.prepare.constants import remove_no_ops
 from octavo.model.query import subgraphs
 
 WIDE = ir.DataType.FLOAT
@@ -18,13 +21,42 @@ NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBL
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
+
 def widen(model: ir.Model) -> int:
     """Make the body of a model float32, in place; returns how many tensors changed their type."""
-    outputs = [(v, v.dtype) for v in model.graph.outputs if v.dtype in NARROW]
+    borders = _borders(model)
+    kept = {node for node, _ in borders}
+    types = {value: value.dtype for value in model.graph.outputs}
     changed = sum(_initializer(v) for graph in model.graphs() for v in graph.initializers.values())
-    changed += sum(_node(node) for node in model.graph.all_nodes())
-    _borders(model, outputs)
+    changed += sum(_node(node) for node in list(model.graph.all_nodes()) if node not in kept)
+    edit = Editor(model)
+    changed += sum(_after_input(edit, v) for v in model.graph.inputs if v.dtype in NARROW)
+    for value, kind in types.items():
+        if kind in NARROW and value.producer() not in kept and not value.is_graph_input():
+            _before_output(edit, value, kind)
+    if changed:
+        remove_no_ops(model)
     return changed
+
+
+def _borders(model: ir.Model) -> list[tuple[ir.Node, ir.Value]]:
+    """The Casts at outputs that an earlier widening has put there."""
+    found = []
+    for value in model.graph.outputs:
+        node = value.producer()
+        if node is not None and node.op_type == "Cast" and value.dtype in NARROW:
+            source = node.inputs[0]
+            if source is not None and source.dtype == WIDE:
+                found.append((node, value))
+    return found
+
+
+def _float32(content: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+    """Values in float32; what only a double can hold becomes the largest float32 rather than infinite."""
+    if content.dtype != np.float64:
+        return content.astype(np.float32)
+    top = float(np.finfo(np.float32).max)
+    return np.where(np.isfinite(content), np.clip(content, -top, top), content).astype(np.float32)
 
 
 def _initializer(value: ir.Value) -> int:
@@ -33,7 +65,7 @@ def _initializer(value: ir.Value) -> int:
         return 0
 
     def compute(source: ir.TensorProtocol = tensor) -> ir.TensorProtocol:
-        return ir.Tensor(np.asarray(source.numpy()).astype(np.float32))
+        return ir.Tensor(_float32(np.asarray(source.numpy())))
 
     value.const_value = ir.LazyTensor(compute, dtype=WIDE, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
     value.type = ir.TensorType(WIDE)
@@ -41,52 +73,68 @@ def _initializer(value: ir.Value) -> int:
 
 
 def _node(node: ir.Node) -> int:
-    changed = 0
     for name in _TYPE_ATTRIBUTES:
         attribute = node.attributes.get(name)
         if attribute is not None and attribute.type == ir.AttributeType.INT and attribute.value in NARROW:
             node.attributes[name] = ir.AttrInt64(name, int(WIDE))
     for attribute in list(node.attributes.values()):
         if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in NARROW:
-            content = np.asarray(attribute.value.numpy()).astype(np.float32)
+            content = _float32(np.asarray(attribute.value.numpy()))
             node.attributes[attribute.name] = ir.AttrTensor(attribute.name, ir.Tensor(content))
-    for value in node.outputs:
-        changed += _retype(value)
-    for graph in subgraphs(node):
-        for value in graph.inputs:
-            changed += _retype(value)
-    return changed
+    inside = [value for graph in subgraphs(node) for value in graph.inputs]
+    return sum(_retype(value) for value in (*node.outputs, *inside))
 
 
 def _retype(value: ir.Value) -> int:
-    if value.dtype in NARROW and isinstance(value.type, ir.TensorType):
-        value.type = ir.TensorType(WIDE)
-        return 1
-    return 0
+    kind = value.type
+    inner = kind
+    while isinstance(inner, ir.SequenceType | ir.OptionalType):
+        inner = inner.elem_type
+    if kind is None or not isinstance(inner, ir.TensorType) or inner.dtype not in NARROW:
+        return 0
+    value.type = _rebuilt(kind)
+    return 1
 
 
-def _borders(model: ir.Model, outputs: list[tuple[ir.Value, ir.DataType | None]]) -> None:
-    """Casts at the inputs and outputs that are not float32; both keep their names."""
-    edit = Editor(model)
-    graph = model.graph
-    for value in graph.inputs:
-        if value.dtype in NARROW:
-            name = f"{value.name}_float"
-            uses = tuple(value.uses())
-            cast = edit.node("Cast", [value], {"to": int(WIDE)}, name=name, output=name, dtype=WIDE)
-            cast.outputs[0].shape = value.shape
-            for reader, index in uses:
-                reader.replace_input_with(index, cast.outputs[0])
-            if len(graph):
-                graph.insert_before(graph[0], [cast])
-            else:
-                graph.append(cast)
-    for value, kind in outputs:
-        name = value.name or ""
-        value.name = edit.values.claim(f"{name}_float")
-        cast = edit.node("Cast", [value], {"to": int(kind or WIDE)}, name=value.name, output=value.name, dtype=kind)
-        cast.outputs[0].shape, cast.outputs[0].name = value.shape, name
+def _rebuilt(kind: ir.TypeProtocol) -> ir.TypeProtocol:
+    if isinstance(kind, ir.SequenceType):
+        return ir.SequenceType(_rebuilt(kind.elem_type))
+    if isinstance(kind, ir.OptionalType):
+        return ir.OptionalType(_rebuilt(kind.elem_type))
+    return ir.TensorType(WIDE)
+
+
+def _after_input(edit: Editor, value: ir.Value) -> int:
+    """A Cast between an input and its readers, unless they are such Casts already."""
+    uses = [(node, i) for node, i in value.uses() if not _is_cast_to_wide(node)]
+    if not uses:
+        return 0
+    name = f"{value.name}_float"
+    cast = edit.node("Cast", [value], {"to": int(WIDE)}, name=name, output=name, dtype=WIDE)
+    cast.outputs[0].shape = value.shape
+    for reader, index in uses:
+        reader.replace_input_with(index, cast.outputs[0])
+    graph = edit.model.graph
+    if len(graph):
+        graph.insert_before(graph[0], [cast])
+    else:
         graph.append(cast)
-        for i, output in enumerate(graph.outputs):
-            if output is value:
-                graph.outputs[i] = cast.outputs[0]
+    return 1
+
+
+def _is_cast_to_wide(node: ir.Node) -> bool:
+    attribute = node.attributes.get("to")
+    return node.op_type == "Cast" and not node.domain and attribute is not None and attribute.value == WIDE
+
+
+def _before_output(edit: Editor, value: ir.Value, kind: ir.DataType | None) -> None:
+    """A Cast that gives an output its type back, under its name."""
+    graph = edit.model.graph
+    name = value.name or ""
+    value.name = edit.values.claim(f"{name}_float")
+    cast = edit.node("Cast", [value], {"to": int(kind or WIDE)}, name=value.name, output=value.name, dtype=kind)
+    cast.outputs[0].shape, cast.outputs[0].name = value.shape, name
+    graph.append(cast)
+    for i, output in enumerate(graph.outputs):
+        if output is value:
+            graph.outputs[i] = cast.outputs[0]

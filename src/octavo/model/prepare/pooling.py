@@ -1,0 +1,41 @@
+"""A mean over all spatial axes is a GlobalAveragePool, which has an integer kernel where ReduceMean has none."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from octavo.model import query
+from octavo.model.edit import Editor
+
+
+def pool(model: ir.Model) -> int:
+    """Write ``ReduceMean`` over axes 2 … of an image as ``GlobalAveragePool`` (and ``Flatten``); how many."""
+    edit = Editor(model)
+    found = [node for node in query.nodes(model) if _is_pool(node)]
+    for node in found:
+        name = node.name or "ReduceMean"
+        out = node.outputs[0].name or name
+        kept = bool(query.attribute(node, "keepdims", 1))
+        edit.nodes.taken.discard(name)
+        mean = edit.node("GlobalAveragePool", [node.inputs[0]], name=name, output=f"{out}_mean", dtype=node.outputs[0].dtype)
+        new = [mean]
+        if not kept:
+            flat = edit.node("Flatten", mean.outputs, {"axis": 1}, name=f"{name}_flat", output=out, dtype=node.outputs[0].dtype)
+            new.append(flat)
+        node.append(new)
+        edit.take_over(new[-1].outputs[0], node.outputs[0])
+        edit.remove([node])
+        edit.nodes.taken.add(name)
+    return len(found)
+
+
+def _is_pool(node: ir.Node) -> bool:
+    if node.op_type != "ReduceMean" or node.domain or not query.is_float(node.inputs[0]):
+        return False
+    rank = query.rank(node.inputs[0])
+    axes = query.attribute(node, "axes", None)
+    if axes is None and len(node.inputs) > 1:
+        axes = query.array(node.inputs[1])
+    if rank is None or rank < 3 or axes is None:
+        return False
+    return {int(a) % rank for a in axes} == set(range(2, rank))
