@@ -1,0 +1,63 @@
+# make demo, make test, make lint: each sets up .venv on its first run and needs nothing but Python 3.11.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ZOO ?= ../shared/zoo
+PYTEST_ARGS ?=
+
+.PHONY: help demo test lint format docs bench-rewrite bench-large bench-zoo clean
+
+help:
+	@echo "make demo           quantize a small image classifier and show what it gains"
+	@echo "make test           run the tests"
+	@echo "make lint           ruff, mypy and the import layers"
+	@echo "make format         let ruff format and fix what it can"
+	@echo "make docs           generate docs/ops.md from the op table"
+	@echo "make bench-rewrite  how the time to quantize grows with the graph"
+	@echo "make bench-large    memory needed for a model beyond 2 GB"
+	@echo "make bench-zoo      accuracy, size and speed of every model in ZOO=$(ZOO)"
+	@echo "make clean          remove .venv, caches and out/"
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The package with what it needs to run; the source is linked, so edits count at once.
+$(VENV)/.base: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.base
+
+demo: $(VENV)/.base
+	$(BIN)/python examples/fashion_mnist/demo.py
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.base
+	$(BIN)/python scripts/generate_docs.py
+
+bench-rewrite: $(VENV)/.dev
+	$(BIN)/python benchmarks/rewrite.py
+
+bench-large: $(VENV)/.dev
+	$(BIN)/python benchmarks/large.py
+
+bench-zoo: $(VENV)/.dev
+	$(BIN)/python benchmarks/zoo.py --zoo $(ZOO)
+
+clean:
+	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,179 @@
+"""The entry point: parse, run a verb, print its answer, turn errors into a sentence and an exit code.
+
+====  ==========================================================
+0     the promise held: the result was written, and verified
+1     the model, the data or the output is at fault
+2     the request is wrong: a flag, a recipe, a pattern
+70    an error nobody foresaw
+130   interrupted
+====  ==========================================================
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from octavo._version import __version__
+from octavo.cli import inspect, ops, plan, prepare, quantize, targets
+from octavo.cli.console import Console
+from octavo.cli.verb import Answer, Verb, as_json_text
+from octavo.errors import OctavoError, RecipeError, closest
+
+VERBS: tuple[Verb, ...] = (quantize.VERB, plan.VERB, prepare.VERB, inspect.VERB, ops.VERB, targets.VERB)
+
+FAULT, WRONG_REQUEST, UNFORESEEN, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 130, 141
+
+_EPILOG = """\
+examples:
+  octavo quantize model.onnx -o model.int8.onnx --data calib.npz
+  octavo plan model.onnx
+  octavo inspect model.int8.onnx
+
+'octavo VERB --help' explains a verb, with examples.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are raised like any other wrong request."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RecipeError(f"{message}; see '{self.prog} --help'.")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line, all verbs included."""
+    common = _Parser(add_help=False)
+    group = common.add_argument_group("common")
+    for flag, text in (
+        ("--json", "answer in JSON on standard output, with nothing else there"),
+        ("--quiet", "no remarks and no progress"),
+        ("--debug", "show tracebacks"),
+    ):
+        group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
+    top = _Parser(
+        prog="octavo",
+        description="Quantize ONNX models: smaller, faster, still right, and shown to be so.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[common],
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"octavo {__version__}")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=_Parser)
+    for verb in VERBS:
+        verb.add_to(verbs, [common])
+    return top
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Arguments as options; an unknown flag is an error that names the closest one."""
+    top = parser()
+    options, unknown = top.parse_known_args(arguments)
+    if options.verb is None and not unknown:
+        raise RecipeError(
+            "say what to do: " + ", ".join(verb.name for verb in VERBS) + "; see 'octavo --help'."
+        )
+    if unknown:
+        known = _flags(top, options.verb)
+        flag = unknown[0].partition("=")[0]
+        place = f"octavo {options.verb}" if options.verb else "octavo"
+        hint = closest(flag, known) if flag.startswith("-") else ""
+        raise RecipeError(f"{place} does not take {unknown[0]!r}{hint or ';'} See '{place} --help'.")
+    for name in ("json", "quiet", "debug"):
+        setattr(options, name, getattr(options, name, False))
+    return options
+
+
+def _flags(top: argparse.ArgumentParser, verb: str | None) -> list[str]:
+    parsers = [top]
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction) and verb in action.choices:
+            parsers.append(action.choices[verb])
+    return [flag for one in parsers for action in one._actions for flag in action.option_strings]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    as_json, debug = "--json" in given, "--debug" in given
+    console = Console(quiet="--quiet" in given)
+    try:
+        options = parse(given)
+        verb = next(one for one in VERBS if one.name == options.verb)
+        # Libraries that print must not get between a machine and its JSON.
+        with contextlib.redirect_stdout(sys.stderr):
+            answer = verb.run(options, console)
+        console.end_phase()
+        _print(answer, as_json)
+    except BrokenPipeError:
+        return _closed_pipe()
+    except KeyboardInterrupt:
+        console.end_phase()
+        _complain("interrupted; nothing half-written is left behind.")
+        return INTERRUPTED
+    except OctavoError as error:
+        console.end_phase()
+        return _failed(error, WRONG_REQUEST if isinstance(error, RecipeError) else FAULT, as_json, debug)
+    except Exception as error:
+        console.end_phase()
+        return _failed(error, UNFORESEEN, as_json, debug)
+    return 0
+
+
+def _failed(error: Exception, code: int, as_json: bool, debug: bool) -> int:
+    """Say what went wrong, and return the exit code."""
+    from octavo.reporting.text import one_line
+
+    message = one_line(error)
+    if code == UNFORESEEN:
+        advice = "this is a defect, please report it" if debug else "run again with --debug for the details"
+        message = f"unexpected error: {type(error).__name__}: {message or 'no message'}; {advice}."
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    _complain(message)
+    if as_json:
+        with contextlib.suppress(BrokenPipeError):
+            _write_json({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})
+    return code
+
+
+def _complain(message: str) -> None:
+    print(f"octavo: {message}", file=sys.stderr)
+
+
+def _print(answer: Answer, as_json: bool) -> None:
+    if as_json:
+        _write_json(answer.data)
+    else:
+        from octavo.reporting.text import printable
+
+        print(printable(answer.text), flush=True)
+
+
+def _write_json(data: dict[str, Any]) -> None:
+    print(as_json_text(data), flush=True)
+
+
+def _closed_pipe() -> int:
+    """The reader went away: say nothing more, not even at interpreter exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
+
+
+def entry() -> NoReturn:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    # A polite request to stop unwinds the stack, so that temporary files go.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""``octavo plan``: a dry run that lists what would be quantized, and what would stay float and why."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from octavo.cli.console import Console
+from octavo.cli.paths import check_outputs, shown, write_text
+from octavo.cli.selection import add_selection, op_types, recipe_of, target_of
+from octavo.cli.verb import Answer, Verb
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model")
+    parser.add_argument(
+        "-o", "--output", metavar="PLAN", help="write the plan as JSON: read it, edit it, apply it"
+    )
+    parser.add_argument("--tensors", action="store_true", help="list every tensor as well")
+    add_selection(parser)
+    parser.add_argument(
+        "--no-prepare", action="store_true", help="take the model as it is: no shapes, no folding"
+    )
+
+
+def _run(options: argparse.Namespace, console: Console) -> Answer:
+    import octavo
+    from octavo.reporting.plans import plan_table
+
+    check_outputs(options.model, {"-o": options.output})
+    more: dict[str, Any] = {"prepare": None} if options.no_prepare else {}
+    recipe = recipe_of(options, static=not options.dynamic)
+    plan = octavo.plan(
+        options.model,
+        recipe,
+        target=target_of(options, recipe),
+        static=not options.dynamic,
+        style=options.format,
+        exclude=tuple(options.exclude),
+        include=tuple(options.include),
+        op_types=op_types(options),
+        **more,
+    )
+    text = plan_table(plan, tensors=options.tensors)
+    if options.output is not None:
+        with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+            draft = Path(folder) / "plan.json"
+            plan.save(draft)
+            write_text(options.output, draft.read_text(encoding="utf-8"))
+        text += f"\n\nwritten: {shown(options.output)}"
+    return Answer(text, plan.to_dict())
+
+
+VERB = Verb(
+    name="plan",
+    summary="list what would be quantized and what would stay float, and why",
+    description="""\
+A dry run: says what quantize would do to each node and tensor, without data and
+without writing a model. A plan is JSON with one entry a line: save it with -o,
+compare two, edit a line, and carry it out with 'octavo quantize --plan'.""",
+    examples=(
+        "octavo plan model.onnx",
+        "octavo plan model.onnx --dynamic --op-types MatMul",
+        "octavo plan model.onnx -o plan.json --exclude '/head/*'",
+        "octavo quantize model.onnx -o out.onnx --data calib.npz --plan plan.json",
+    ),
+    arguments=_arguments,
+    run=_run,
+)

@@ -1,0 +1,60 @@
+"""What a verb is: a name, its flags, and a function that does the work and gives an answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.cli.console import Console
+
+
+def as_json_text(data: Any) -> str:
+    """Plain data as JSON that every reader takes: numbers that are not finite become their names."""
+    return json.dumps(_finite(data), indent=2, default=str, allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return data
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a verb has to say: text for people, plain data for machines (``--json``)."""
+
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb of the command line."""
+
+    name: str
+    summary: str
+    description: str
+    examples: tuple[str, ...]
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Console], Answer]
+
+    def add_to(self, verbs: argparse._SubParsersAction[Any], parents: list[argparse.ArgumentParser]) -> None:
+        """Register the verb's parser."""
+        parser = verbs.add_parser(
+            self.name,
+            help=self.summary,
+            description=self.description,
+            epilog="examples:\n" + "\n".join(f"  {line}" for line in self.examples),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=parents,
+            allow_abbrev=False,
+        )
+        self.arguments(parser)

@@ -1,0 +1,281 @@
+"""The op table and the targets, as text for a terminal, as plain data, and as a page of documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from octavo.core.recipe import Style
+from octavo.ops.rule import (
+    Act,
+    Axis,
+    Bias,
+    Form,
+    Kind,
+    OpRule,
+    Out,
+    Raw,
+    RawOut,
+    Result,
+    Role,
+    Same,
+    Table,
+    Weight,
+)
+from octavo.reporting.summary import scheme_text
+from octavo.reporting.text import columns, markdown_table
+from octavo.targets import Target
+
+KINDS = {
+    Kind.PRODUCT: "sums of products with weights: what quantization is for",
+    Kind.FOLLOWER: "worth quantizing between quantized neighbours",
+    Kind.MOVE: "moves values, so that the output has the parameters of the input",
+    Kind.CLAMP: "cuts values off, which a quantized range may do for it",
+    Kind.LOOKUP: "looks rows up in a table",
+    Kind.RECURRENT: "recurrent: only the weights are quantized",
+}
+
+
+def op_name(rule: OpRule) -> str:
+    """``Conv``, or ``com.microsoft.Gelu`` where the domain is not the standard one."""
+    return f"{rule.domain}.{rule.op_type}" if rule.domain else rule.op_type
+
+
+def form_text(rule: OpRule, style: Style) -> str:
+    """How the operator is spelled in a style: by a name, ``yes`` where it keeps its own, or a dash."""
+    form = rule.forms.get(style)
+    if form is not None:
+        return form.op_type
+    return "yes" if style is Style.QDQ else "–"
+
+
+def _inputs(rule: OpRule) -> str:
+    names = [type(role).__name__.lower() for role in rule.inputs]
+    return ", ".join(names) + (" …" if rule.variadic else "")
+
+
+def op_table(rules: Iterable[OpRule]) -> str:
+    """One line for each operator."""
+    rows = [
+        [op_name(rule), rule.kind.value, _inputs(rule), *(form_text(rule, style) for style in Style)]
+        for rule in sorted(rules, key=_order)
+    ]
+    return columns(rows, ["op type", "kind", "inputs", *(style.value for style in Style)])
+
+
+def _order(rule: OpRule) -> tuple[int, str, str]:
+    return list(Kind).index(rule.kind), rule.op_type, rule.domain
+
+
+def op_detail(rule: OpRule) -> str:
+    """One operator, in full."""
+    lines = [f"{op_name(rule)}: {KINDS[rule.kind]}"]
+    lines += [
+        f"  input {i}{' …' if _repeats(rule, i) else ''}: {role_text(role)}"
+        for i, role in enumerate(rule.inputs)
+    ]
+    lines += [f"  output {i}: {result_text(result)}" for i, result in enumerate(rule.outputs)]
+    lines += [f"  {style.value}: {_form(rule, style)}" for style in Style]
+    if rule.refuse is not None:
+        lines.append(f"  exceptions: {_first_sentence(rule.refuse)}")
+    if rule.note:
+        lines.append(f"  note: {rule.note}")
+    return "\n".join(lines)
+
+
+def _repeats(rule: OpRule, index: int) -> bool:
+    return rule.variadic and index == len(rule.inputs) - 1
+
+
+def _form(rule: OpRule, style: Style) -> str:
+    form = rule.forms.get(style)
+    if form is None:
+        return f"{rule.op_type} between DequantizeLinear and QuantizeLinear" if style is Style.QDQ else "none"
+    granularity = "" if form.per_channel else ", one scale per tensor"
+    but = f"; not where: {_first_sentence(form.refuse)}" if form.refuse is not None else ""
+    return f"{_spelled(form)} (activation and weight types: {', '.join(form.pairs)}{granularity}){but}"
+
+
+def _spelled(form: Form) -> str:
+    return f"{form.domain}.{form.op_type}" if form.domain else form.op_type
+
+
+def role_text(role: Role) -> str:
+    """What an input is to its operator."""
+    match role:
+        case Act():
+            return "activation"
+        case Weight(axis, sums):
+            return "weight" + _axis(", channels on ", axis) + _axis(", summed over ", sums)
+        case Bias():
+            return "bias, int32 with the scale of input 0 × that of input 1"
+        case Table():
+            return "table, quantized where it is constant"
+        case Raw():
+            return "as it is, never quantized"
+
+
+def _axis(before: str, axis: Axis | None) -> str:
+    if axis is None:
+        return ""
+    return f"{before}an axis that depends on the node" if callable(axis) else f"{before}axis {axis}"
+
+
+def result_text(result: Result) -> str:
+    """What an output is."""
+    match result:
+        case Out(low, high) if low is not None and high is not None:
+            return f"a range known without data, {low:g} … {high:g}"
+        case Out():
+            return "a range of its own"
+        case Same():
+            return "the parameters of input 0"
+        case RawOut():
+            return "never quantized"
+
+
+def _first_sentence(hook: Callable[..., object]) -> str:
+    return (hook.__doc__ or hook.__name__).strip().splitlines()[0].rstrip(".")
+
+
+def op_data(rule: OpRule) -> dict[str, Any]:
+    """One operator as plain data."""
+    return {
+        "op_type": rule.op_type,
+        "domain": rule.domain,
+        "kind": rule.kind.value,
+        "inputs": [type(role).__name__.lower() for role in rule.inputs],
+        "variadic": rule.variadic,
+        "outputs": [result_text(result) for result in rule.outputs],
+        "forms": {style.value: _data(rule.forms.get(style)) for style in Style if style in rule.forms},
+        "note": rule.note,
+    }
+
+
+def _data(form: Form | None) -> dict[str, Any]:
+    if form is None:
+        return {}
+    return {
+        "op_type": form.op_type,
+        "domain": form.domain,
+        "operands": form.operands,
+        "pairs": list(form.pairs),
+        "per_channel": form.per_channel,
+    }
+
+
+def target_table(targets: Iterable[Target]) -> str:
+    """One line for each target."""
+    return columns([[target.name, target.summary] for target in targets], ["target", "what it is"])
+
+
+def target_detail(target: Target) -> str:
+    """One target, in full."""
+    rows = [[key, value] for key, value in _datasheet(target).items()]
+    blocks = [f"{target.name}: {target.summary}", columns(rows, indent="  ")]
+    for head, kept in (
+        ("stays float", target.stays_float),
+        ("stays float without data", target.dynamic_stays_float),
+    ):
+        if kept:
+            lines = [f"  {reason}: {', '.join(ops)}" for reason, ops in _by_reason(kept).items()]
+            blocks.append("\n".join([f"{head}:", *lines]))
+    if target.sources:
+        blocks.append("sources:\n" + "\n".join(f"  {source}" for source in target.sources))
+    return "\n\n".join(blocks)
+
+
+def _by_reason(kept: Mapping[str, str]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for op, reason in sorted(kept.items()):
+        reasons.setdefault(reason, []).append(op)
+    return reasons
+
+
+def _datasheet(target: Target) -> dict[str, str]:
+    def listed(names: Iterable[str]) -> str:
+        return ", ".join(sorted(names)) or "none"
+
+    return {
+        "formats": ", ".join(style.value for style in target.styles),
+        "activation types": ", ".join(target.activation_types),
+        "weight types": ", ".join(target.weight_types),
+        "default with data": _recipe(target.static_recipe.activations, target.static_recipe.weights),
+        "default without": _recipe(target.dynamic_recipe.activations, target.dynamic_recipe.weights),
+        "quantized": listed(target.products),
+        "quantized without data": listed(target.dynamic_products),
+        "between quantized ones": listed(target.followers),
+        "moved as integers": listed(target.moves),
+        "recurrent": listed(target.recurrent),
+    }
+
+
+def _recipe(activations: Any, weights: Any) -> str:
+    reduced = " in reduced range" if weights.reduce_range else ""
+    return f"activations {scheme_text(activations)}, weights {scheme_text(weights)}{reduced}"
+
+
+def target_data(target: Target) -> dict[str, Any]:
+    """One target as plain data."""
+    return {
+        "name": target.name,
+        "summary": target.summary,
+        "formats": [style.value for style in target.styles],
+        "activation_types": list(target.activation_types),
+        "weight_types": list(target.weight_types),
+        "static_recipe": target.static_recipe.to_dict(),
+        "dynamic_recipe": target.dynamic_recipe.to_dict(),
+        "products": sorted(target.products),
+        "dynamic_products": sorted(target.dynamic_products),
+        "followers": sorted(target.followers),
+        "moves": sorted(target.moves),
+        "recurrent": sorted(target.recurrent),
+        "stays_float": dict(target.stays_float),
+        "dynamic_stays_float": dict(target.dynamic_stays_float),
+    }
+
+
+_OPS_INTRO = """\
+# Operators
+
+Generated from the op table (`src/octavo/ops/table.py`) and the targets by `make docs`; do not edit.
+
+Every operator below can stand in QDQ style; where a column names an operator, that is its spelling in
+QOperator or Integer style. An operator that is not listed stays float, and the result says so. Whether a
+quantized operator is *worth it* is decided by the target: `octavo targets ort-cpu` says which ones gain on
+ONNX Runtime's CPU provider.
+"""
+
+
+def ops_markdown(rules: Iterable[OpRule], targets: Iterable[Target] = ()) -> str:
+    """The page ``docs/ops.md``."""
+    known = sorted(rules, key=_order)
+    parts = [_OPS_INTRO.rstrip()]
+    for kind in Kind:
+        rows = [_row(rule) for rule in known if rule.kind is kind]
+        if rows:
+            parts.append(f"## {kind.value.capitalize()}")
+            parts.append(KINDS[kind][0].upper() + KINDS[kind][1:] + ".")
+            parts.append(
+                markdown_table(rows, ["operator", "inputs", "QDQ", "QOperator", "Integer", "remarks"])
+            )
+    for target in targets:
+        parts += [f"## Target `{target.name}`", f"{target.summary}.", _target_markdown(target)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(rule: OpRule) -> list[str]:
+    remarks = [rule.note] if rule.note else []
+    if rule.refuse is not None:
+        remarks.append(f"exceptions: {_first_sentence(rule.refuse)}")
+    return [op_name(rule), _inputs(rule), *(form_text(rule, style) for style in Style), "; ".join(remarks)]
+
+
+def _target_markdown(target: Target) -> str:
+    rows = [[key, value] for key, value in _datasheet(target).items()]
+    for what, kept in (
+        ("stay float", target.stays_float),
+        ("stay float without data", target.dynamic_stays_float),
+    ):
+        rows += [[what, f"{', '.join(ops)}: {reason}"] for reason, ops in _by_reason(kept).items()]
+    return markdown_table(rows, ["what", "value"])

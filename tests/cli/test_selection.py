@@ -1,0 +1,88 @@
+"""From flags to a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from octavo.cli.main import parse
+from octavo.cli.selection import op_types, recipe_of
+from octavo.core.granularity import PerBlock, PerTensor
+from octavo.core.qtypes import INT4, INT8, UINT8, UINT16
+from octavo.core.recipe import W8, W8A8, W8A16, DynamicScheme, Recipe, Style
+from octavo.core.scheme import Percentile, Scheme
+from octavo.errors import RecipeError
+
+
+def recipe(*flags: str, static: bool = True) -> Recipe | None:
+    return recipe_of(parse(["plan", "m.onnx", *flags]), static=static)
+
+
+def test_no_flag_leaves_the_choice_to_the_target() -> None:
+    assert recipe() is None
+    assert recipe(static=False) is None
+
+
+def test_dynamic_is_the_targets_dynamic_recipe() -> None:
+    assert recipe("--dynamic", static=False) == W8
+
+
+@pytest.mark.parametrize("name", ["W8A16", "w8a16"])
+def test_a_preset_may_be_written_in_any_case(name: str) -> None:
+    assert recipe("--recipe", name) == W8A16
+
+
+def test_a_recipe_file_is_read_and_changed_by_flags(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("base: W8A8\nactivations: {method: mse}\n")
+    made = recipe("--recipe", str(path), "--weights", "uint8")
+    assert made is not None
+    assert made.weights.qtype is UINT8
+    assert not made.weights.symmetric
+    assert isinstance(made.activations, Scheme)
+
+
+def test_flags_change_what_they_name_and_nothing_else() -> None:
+    made = recipe(
+        "--weights", "int4", "--per", "block:32", "--activations", "uint16", "--method", "percentile:99.9"
+    )
+    assert made is not None
+    assert made.weights.qtype is INT4
+    assert made.weights.granularity == PerBlock(32)
+    assert made.weights.symmetric
+    assert made.activations == Scheme(UINT16, method=Percentile(99.9))
+    assert made.but(weights=W8A8.weights, activations=W8A8.activations) == W8A8
+
+
+def test_per_tensor_weights() -> None:
+    made = recipe("--per", "tensor")
+    assert made == W8A8.but(weights=W8A8.weights.but(granularity=PerTensor()))
+
+
+def test_activations_may_be_left_out_or_dynamic() -> None:
+    none, dynamic = recipe("--activations", "none"), recipe("--activations", "dynamic")
+    assert none is not None
+    assert none.activations is None
+    assert dynamic is not None
+    assert dynamic.activations == DynamicScheme()
+    assert dynamic.style is Style.INTEGER
+    typed = recipe("--activations", "int8", static=False)
+    assert typed is not None
+    assert typed.activations == DynamicScheme(INT8)
+
+
+def test_a_target_brings_its_own_defaults() -> None:
+    made = recipe("--target", "portable", "--per", "tensor")
+    assert made is not None
+    assert made.weights.reduce_range
+
+
+def test_a_method_without_calibration_is_a_contradiction() -> None:
+    with pytest.raises(RecipeError, match="--method"):
+        recipe("--dynamic", "--method", "entropy", static=False)
+
+
+def test_op_types_are_a_list() -> None:
+    assert op_types(parse(["plan", "m.onnx", "--op-types", "Conv, MatMul"])) == ("Conv", "MatMul")
+    assert op_types(parse(["plan", "m.onnx"])) is None

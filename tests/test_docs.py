@@ -1,0 +1,125 @@
+"""Documentation is run: Python blocks are executed, command lines parsed, links followed."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import yaml
+
+from octavo.cli.main import VERBS, parse
+from octavo.core.recipe import Recipe
+from octavo.ops.table import RULES
+from octavo.targets import TARGETS
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = ROOT / "examples" / "fashion_mnist"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#]+)(?:#[^)]*)?\)")
+
+
+class Block(NamedTuple):
+    """A fenced block, and where it begins."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """The blocks of one language on a page."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(page, text[: match.start()].count("\n") + 2, match[1], match[2])
+        for match in FENCE.finditer(text)
+        if match[1] == language
+    ]
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every ``octavo …`` line of the console blocks."""
+    found = []
+    for page in PAGES:
+        for block in blocks(page, "console"):
+            for line in block.text.splitlines():
+                if line.startswith("$ octavo"):
+                    found.append((page.name, line.removeprefix("$ ")))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the model and the data that the pages speak of."""
+    shutil.copy(EXAMPLE / "model.onnx", tmp_path / "model.onnx")
+    with np.load(EXAMPLE / "calibration.npz") as archive:
+        images = archive["pixels"][:32].astype(np.float32) / np.float32(255)
+    np.savez(tmp_path / "calib.npz", image=images)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def _tables() -> Iterator[None]:
+    """Pages that add a row must not leave it to the next test."""
+    kept = [(table, dict(table)) for table in (RULES, TARGETS)]
+    yield
+    for table, rows in kept:
+        table.clear()  # type: ignore[attr-defined]
+        table.update(rows)  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("_tables")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(page: Path, folder: Path) -> None:
+    """The blocks of a page run in order and share their names."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page, "python"):
+        # Line numbers of a failure are those of the page.
+        code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+        exec(code, names)
+
+
+@pytest.mark.parametrize(("page", "command"), commands())
+def test_command_lines_parse(page: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(command, comments=True)[1:]
+    if "--help" in words:
+        with pytest.raises(SystemExit) as stop:
+            parse(words)
+        assert stop.value.code == 0
+    else:
+        assert parse(words).verb in {verb.name for verb in VERBS}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_recipes_in_yaml_are_recipes(page: Path) -> None:
+    for block in blocks(page, "yaml"):
+        Recipe.from_dict(yaml.safe_load(block.text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if not link.startswith("http"):
+            assert (page.parent / link).exists(), link
+
+
+def test_the_command_line_page_names_every_verb_and_flag() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    for verb in VERBS:
+        assert f"`{verb.name} " in text
+        parser = argparse.ArgumentParser()
+        verb.arguments(parser)
+        flags = {
+            flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")
+        }
+        missing = {flag for flag in flags - {"--help", "--output"} if not flag.startswith("--no-symbolic")}
+        assert not {flag for flag in missing if flag not in text}
