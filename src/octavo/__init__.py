@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     from octavo.core.granularity import PerBlock, PerChannel, PerTensor
     from octavo.core.plan import Plan
     from octavo.core.qparams import QParams
-    from octavo.core.recipe import FP8, W8, W8A8, W8A16, DynamicScheme, Override, Placement, Recipe, Style, W4A16, preset
+    from octavo.core.recipe import (
+        FP8,
+        W4A16,
+        W8,
+        W8A8,
+        W8A16,
+        DynamicScheme,
+        Override,
+        Placement,
+        Recipe,
+        Style,
+        preset,
+    )
     from octavo.core.scheme import MSE, Auto, Distribution, Entropy, MinMax, Percentile, Scheme
     from octavo.core.stats import Stats
     from octavo.errors import DataError, ModelError, OctavoError, OutputError, RecipeError, TableError
@@ -29,7 +41,8 @@ _HOMES = {
     "octavo.core.plan": ("Plan",),
     "octavo.core.qparams": ("QParams",),
     "octavo.core.recipe": (
-        "FP8", "W4A16", "W8", "W8A16", "W8A8", "DynamicScheme", "Override", "Placement", "Recipe", "Style", "preset",
+        "FP8", "W4A16", "W8", "W8A16", "W8A8",
+        "DynamicScheme", "Override", "Placement", "Recipe", "Style", "preset",
     ),
     "octavo.core.scheme": ("MSE", "Auto", "Distribution", "Entropy", "MinMax", "Percentile", "Scheme"),
     "octavo.core.stats": ("Stats",),
@@ -39,7 +52,7 @@ _HOMES = {
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - grouped
     # verbs
     "quantize", "plan", "prepare", "ready", "calibrate", "emit", "inspect",
     # what they take and give

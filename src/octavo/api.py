@@ -1,4 +1,4 @@
-"""A few verbs: quantize, plan, prepare, calibrate, emit, inspect. They choose defaults and call the pipeline."""
+"""A few verbs: quantize, plan, prepare, calibrate, emit, inspect. They choose; the pipeline works."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from octavo import calibration, pipeline, planning
+from octavo import calibration, pipeline
 from octavo.core.plan import Plan
 from octavo.core.recipe import PRESETS, Pattern, Recipe, Style, preset
 from octavo.core.scheme import Method
-from octavo.core.stats import Need, Stats
+from octavo.core.stats import Stats
 from octavo.errors import RecipeError
 from octavo.model import inspect as model_inspect
 from octavo.model import io, query
@@ -50,27 +50,33 @@ def quantize(
 ) -> Result:
     """Quantize a model.
 
-    With ``data`` (an iterable of ``{input name: array}``, a reader with ``get_next()``, or a path) activations are
-    calibrated; without, they are quantized while the model runs. ``recipe`` is a :class:`Recipe`, the name of a
-    preset or a file; left out, the target's own. ``plan`` carries out a plan made before. With ``output`` the
-    result is written, checked there, and only then put in place.
+    With ``data`` (an iterable of ``{input name: array}``, a reader with ``get_next()``, or a path)
+    activations are calibrated; without, they are quantized while the model runs. ``recipe`` is a
+    :class:`Recipe`, the name of a preset or a file; left out, the target's own. ``plan`` carries out a plan
+    made before. With ``output`` the result is written, checked there, and only then put in place.
     """
-    chosen = find_target(target)
-    wanted = _recipe(recipe, chosen, static=data is not None, style=style, include=include, exclude=exclude, op_types=op_types)
-    chosen = find_target(wanted.target) if recipe is not None and target == "ort-cpu" else chosen
     run = Run(
         prepare=prepare,
         verify=verify,
         output=Path(output) if output is not None else None,
         external_data=external_data,
-        samples=samples if samples is not None else wanted.calibration_samples,
+        samples=samples,
         providers=providers,
         custom_ops=custom_ops,
         threads=threads,
         progress=progress if progress is not None else pipeline.silent,
     )
-    ready_plan = Plan.load(plan) if isinstance(plan, str | Path) else plan
-    return pipeline.quantize(model, data, wanted, chosen, run, ready_plan)
+    selection = _Selection(style, tuple(include), tuple(exclude), op_types)
+    if plan is not None:
+        if recipe is not None or selection != _Selection():
+            raise RecipeError(
+                "A plan has decided what recipe, style, include, exclude and op_types would say; leave them"
+                " out, or make a new plan with them."
+            )
+        return pipeline.carry_out(model, data, Plan.load(plan) if isinstance(plan, str | Path) else plan, run)
+    wanted, chosen = _recipe(recipe, target, selection, static=data is not None)
+    run = replace(run, samples=samples if samples is not None else wanted.calibration_samples)
+    return pipeline.quantize(model, data, wanted, chosen, run)
 
 
 def plan(
@@ -86,12 +92,12 @@ def plan(
     prepare: PrepareOptions | None = PrepareOptions(),  # noqa: B008
 ) -> Plan:
     """A dry run: what would be quantized, how, and what would stay float and why."""
-    chosen = find_target(target)
-    wanted = _recipe(recipe, chosen, static=static, style=style, include=include, exclude=exclude, op_types=op_types)
+    selection = _Selection(style, tuple(include), tuple(exclude), op_types)
+    wanted, chosen = _recipe(recipe, target, selection, static=static)
     loaded = io.load(model)
     query.refuse_unsupported(loaded)
-    pipeline.ready(loaded, wanted, Run(prepare=prepare))
-    return planning.build(loaded, wanted, chosen)
+    pipeline.ready(loaded, pipeline.needed_opset(wanted), prepare)
+    return pipeline.planned(loaded, wanted, chosen)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +122,14 @@ def prepare(model: ModelSource, options: PrepareOptions | None = None) -> Prepar
     return Prepared(loaded, report)
 
 
-def ready(model: ModelSource, recipe: Recipe | str | Path | None = None, options: PrepareOptions | None = None) -> ir.Model:
+def ready(
+    model: ModelSource,
+    recipe: Recipe | str | Path | None = None,
+    options: PrepareOptions | None = PrepareOptions(),  # noqa: B008
+) -> ir.Model:
     """The model as ``plan``, ``calibrate`` and ``emit`` see it: prepared for this recipe."""
-    loaded = io.load(model)
-    pipeline.ready(loaded, _recipe(recipe, find_target("ort-cpu"), static=True), Run(prepare=options or PrepareOptions()))
-    return loaded
+    wanted, _ = _recipe(recipe, "ort-cpu", _Selection(), static=True)
+    return _as_ready(model, pipeline.needed_opset(wanted), options)
 
 
 def calibrate(
@@ -129,33 +138,41 @@ def calibrate(
     data: Any,
     *,
     samples: int | None = None,
+    prepare: PrepareOptions | None = PrepareOptions(),  # noqa: B008
     providers: Sequence[str] | None = None,
+    custom_ops: Sequence[str | Path] = (),
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Stats:
     """Run the model on the data and remember what a plan (or ``plan.needs()``) has to know of its tensors."""
-    from octavo.calibration.methods import needs_histogram
-
-    methods = needs.needs() if isinstance(needs, Plan) else needs
-    shown = progress if progress is not None else pipeline.silent
-    return calibration.collect(
-        _as_ready(model),
-        {name: Need(histogram=needs_histogram(method)) for name, method in methods.items()},
-        data,
-        limit=samples,
+    opset = needs.opset if isinstance(needs, Plan) else pipeline.LEAST_OPSET
+    run = Run(
         providers=providers,
+        custom_ops=custom_ops,
         threads=threads,
-        progress=lambda done, total: shown("calibrate", done, total),
+        progress=progress if progress is not None else pipeline.silent,
     )
+    loaded = _as_ready(model, opset, prepare)
+    wanted = needs.needs() if isinstance(needs, Plan) else needs
+    return pipeline.collect(loaded, wanted, pipeline.watched(loaded, data, samples), run)
 
 
-def emit(model: ModelSource, plan: Plan, stats: Stats | None = None, *, verify: bool = True) -> Result:
+def emit(
+    model: ModelSource,
+    plan: Plan,
+    stats: Stats | None = None,
+    *,
+    prepare: PrepareOptions | None = PrepareOptions(),  # noqa: B008
+    verify: bool = True,
+    custom_ops: Sequence[str | Path] = (),
+) -> Result:
     """Write a plan out with the numbers of a calibration."""
-    source = io.load(model) if isinstance(model, ir.Model) else _as_ready(model)
-    float_bytes = io.weight_bytes(source)
-    ranges = calibration.ranges(stats, pipeline.schemes(plan)) if stats is not None else {}
-    made, params = pipeline.finish(source, plan, ranges, Run(verify=verify))
-    return Result(made, plan, params, stats=stats, float_bytes=float_bytes, bytes=io.weight_bytes(made))
+    run = Run(prepare=prepare, verify=verify, custom_ops=custom_ops)
+    started = pipeline.start(model, plan.opset, run)
+    if stats is None:
+        return pipeline.finish(started, plan, None, run)
+    found = pipeline.Measurement(stats, calibration.ranges(stats, pipeline.schemes(plan)))
+    return pipeline.finish(started, plan, found, run)
 
 
 def inspect(model: ModelSource) -> model_inspect.Inspection:
@@ -163,39 +180,46 @@ def inspect(model: ModelSource) -> model_inspect.Inspection:
     return model_inspect.inspect(io.load(model))
 
 
-def _as_ready(model: ModelSource) -> ir.Model:
-    return model if isinstance(model, ir.Model) else ready(model)
+def _as_ready(model: ModelSource, opset: int, options: PrepareOptions | None) -> ir.Model:
+    loaded = io.load(model)
+    pipeline.ready(loaded, opset, options)
+    return loaded
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """The wishes of a call beside its recipe."""
+
+    style: Style | str | None = None
+    include: tuple[Pattern, ...] = ()
+    exclude: tuple[Pattern, ...] = ()
+    op_types: Sequence[str] | None = None
 
 
 def _recipe(
-    recipe: Recipe | str | Path | None,
-    target: Target,
-    *,
-    static: bool,
-    style: Style | str | None = None,
-    include: Sequence[Pattern] = (),
-    exclude: Sequence[Pattern] = (),
-    op_types: Sequence[str] | None = None,
-) -> Recipe:
-    """The recipe with the call's own wishes laid over it."""
+    recipe: Recipe | str | Path | None, target: str | Target, selection: _Selection, *, static: bool
+) -> tuple[Recipe, Target]:
+    """The recipe under the call's own wishes, and the target: the call's, else the recipe's."""
+    chosen = find_target(target)
     if recipe is None:
-        chosen = target.static_recipe if static else target.dynamic_recipe
+        wanted = chosen.static_recipe if static else chosen.dynamic_recipe
     elif isinstance(recipe, Recipe):
-        chosen = recipe
+        wanted = recipe
     elif str(recipe) in PRESETS:
-        chosen = preset(str(recipe))
+        wanted = preset(str(recipe))
     else:
-        chosen = Recipe.load(recipe)
-    changes: dict[str, Any] = {}
-    if style is not None:
-        changes["style"] = _style(style)
-    if include:
-        changes["include"] = (*chosen.include, *include)
-    if exclude:
-        changes["exclude"] = (*chosen.exclude, *exclude)
-    if op_types is not None:
-        changes["op_types"] = tuple(op_types)
-    return replace(chosen, **changes)
+        wanted = Recipe.load(recipe)
+    if recipe is not None and target == "ort-cpu":
+        chosen = find_target(wanted.target)
+    changes: dict[str, Any] = {
+        "include": (*wanted.include, *selection.include),
+        "exclude": (*wanted.exclude, *selection.exclude),
+    }
+    if selection.style is not None:
+        changes["style"] = _style(selection.style)
+    if selection.op_types is not None:
+        changes["op_types"] = tuple(selection.op_types)
+    return replace(wanted, **changes), chosen
 
 
 def _style(style: Style | str) -> Style:

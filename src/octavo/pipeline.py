@@ -2,13 +2,15 @@
 
 ::
 
-    load → prepare → plan → calibrate → (plan again around what the numbers speak against) → resolve → emit → verify
+    load → prepare → plan → calibrate → (plan again around what the numbers speak against)
+         → resolve → emit → verify
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,22 +18,28 @@ import onnx_ir as ir
 
 from octavo import calibration, emission, planning
 from octavo.calibration.methods import needs_histogram
+from octavo.core.granularity import PerBlock
 from octavo.core.plan import Measured, Plan
-from octavo.core.recipe import DynamicScheme, Recipe
-from octavo.core.scheme import Scheme
+from octavo.core.recipe import Recipe
+from octavo.core.scheme import Method, Scheme
 from octavo.core.stats import Need, Range, Stats
-from octavo.errors import DataError, RecipeError
+from octavo.errors import DataError, ModelError, RecipeError
 from octavo.model import io, query
 from octavo.model.prepare import PrepareOptions, PrepareReport, prepare
-from octavo.model.prepare.widen import widen
-from octavo.model.session import verify
+from octavo.model.prepare.widen import store_narrow, widen
+from octavo.model.samples import specs_of
+from octavo.model.session import Feeds, verify
 from octavo.planning import hazards
-from octavo.result import Result, write_verified
+from octavo.planning.resolve import Params
+from octavo.planning.select import ORIGINAL
+from octavo.result import Result, check_output, write_verified
 from octavo.targets import Target
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 
-_ROUNDS = 3  # plans made around what calibration showed, before it is an error
+LEAST_OPSET = 13  # scales per channel
+_ROUNDS = 8  # plans made around what calibration showed, before it is an error
+_AS_IT_IS = PrepareOptions(symbolic_shapes=False, fold_batch_norm=False, fold_constants=False, fuse=False)
 
 
 def silent(phase: str, done: int, total: int | None) -> None:
@@ -53,84 +61,131 @@ class Run:
     progress: Progress = silent
 
 
-def quantize(source: io.ModelSource, data: Any, recipe: Recipe, target: Target, run: Run, plan: Plan | None = None) -> Result:
-    """All steps; ``plan`` replaces the planner's own."""
+@dataclass(frozen=True)
+class Started:
+    """A model that is ready to be planned for, and what is known of the float model."""
+
+    model: ir.Model
+    report: PrepareReport
+    float_bytes: int
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What calibration gave: statistics, the ranges read off them, and the samples that went through."""
+
+    stats: Stats
+    ranges: Mapping[str, Range]
+    samples: calibration.Watched | None = None
+
+
+def quantize(source: io.ModelSource, data: Any, recipe: Recipe, target: Target, run: Run) -> Result:
+    """All steps, by a recipe."""
+    started = start(source, needed_opset(recipe), run)
+    plan, avoid = planned(started.model, recipe, target)
+    _refuse_nothing(started.model, plan)
+    found: Measurement | None = None
+    if plan.needs():
+        found, plan = measure(started.model, plan, avoid, data, recipe, target, run)
+        _refuse_nothing(started.model, plan)
+    return replace(finish(started, plan, found, run), recipe=recipe)
+
+
+def carry_out(source: io.ModelSource, data: Any, plan: Plan, run: Run) -> Result:
+    """The steps after planning, by a plan that is given."""
+    started = start(source, plan.opset, run)
+    _refuse_nothing(started.model, plan)
+    found: Measurement | None = None
+    if plan.needs():
+        samples = watched(started.model, data, run.samples)
+        stats = collect(started.model, plan.needs(), samples, run)
+        found = Measurement(stats, calibration.ranges(stats, schemes(plan)), samples)
+    return finish(started, plan, found, run)
+
+
+def start(source: io.ModelSource, opset: int, run: Run) -> Started:
+    """Load and prepare."""
     run.progress("load", 0, 1)
     model = io.load(source)
     query.refuse_unsupported(model)
-    float_bytes = io.weight_bytes(model)
-    report = ready(model, recipe, run)
-    fingerprints = {"model": io.fingerprint(model)}
-    run.progress("plan", 0, 1)
-    made = plan if plan is not None else planning.build(model, recipe, target)
-    stats: Stats | None = None
-    ranges: Mapping[str, Range] = {}
-    if made.needs():
-        stats, ranges, made = measure(model, made, data, recipe, target, run, given=plan is not None)
-    result = finish(model, made, ranges, run)
-    return Result(
-        model=result[0],
-        plan=made,
-        params=result[1],
-        recipe=recipe,
-        stats=stats,
-        prepared=report,
-        notes=tuple(report.notes) if report is not None else (),
-        float_bytes=float_bytes,
-        bytes=io.weight_bytes(result[0]),
-        fingerprints=fingerprints,
-    )
-
-
-def ready(model: ir.Model, recipe: Recipe, run: Run) -> PrepareReport | None:
-    """Bring a model into the form that planning needs: canonical, prepared, float32, at a sufficient opset."""
-    from dataclasses import replace
-
+    if run.output is not None:
+        check_output(model, run.output)
+    size, fingerprint = io.weight_bytes(model), io.fingerprint(model)
     run.progress("prepare", 0, 1)
-    opset = needed_opset(recipe)
-    if run.prepare is not None:
-        options = replace(run.prepare, opset=max(opset, run.prepare.opset or 0))
-    else:
-        options = PrepareOptions(
-            symbolic_shapes=False, fold_batch_norm=False, fold_constants=False, fuse=False, opset=opset
-        )
-    report = prepare(model, options)
-    widen(model)
+    report = ready(model, opset, run.prepare)
+    run.progress("plan", 0, 1)
+    return Started(model, report, size, fingerprint)
+
+
+def ready(model: ir.Model, opset: int, options: PrepareOptions | None) -> PrepareReport:
+    """Bring a model into the form that planning needs, in place: canonical, prepared, float32, at an opset.
+
+    On a model that is in this form already it changes nothing. ``options`` None: as little as possible.
+    """
+    wanted = options if options is not None else _AS_IT_IS
+    model.meta[ORIGINAL] = {node.name or "": node.op_type for node in query.nodes(model)}
+    report = prepare(model, replace(wanted, opset=max(opset, wanted.opset or 0)))
+    kinds = sorted(
+        {v.dtype.name.lower() for v in model.graph.inputs if v.dtype is not None and query.is_float(v)}
+    )
+    if widen(model):
+        note = f"computed in float32; inputs and outputs keep their types ({', '.join(kinds) or 'no floats'})"
+        report = replace(report, notes=(*report.notes, note))
     return report
 
 
 def needed_opset(recipe: Recipe) -> int:
-    """13 for scales per channel; 19 for float8; 21 for 16 bits, 4 bits and blocks."""
+    """13 for scales per channel; 21 for float8, 16 bits, 4 bits and blocks."""
     schemes: list[Scheme] = [recipe.weights]
     if isinstance(recipe.activations, Scheme):
         schemes.append(recipe.activations)
     types = [s.qtype for s in schemes] + [o.qtype for o in recipe.overrides if o.qtype is not None]
-    grains = [s.granularity for s in schemes] + [o.granularity for o in recipe.overrides if o.granularity is not None]
-    blocks = any("block" in str(g) for g in grains)
-    return max([13, *(t.min_opset for t in types), *([21] if blocks else [])])
+    grains = [s.granularity for s in schemes] + [o.granularity for o in recipe.overrides]
+    blocks = any(isinstance(grain, PerBlock) for grain in grains)
+    return max([LEAST_OPSET, *(t.min_opset for t in types), *([21] if blocks else [])])
+
+
+def _refuse_nothing(model: ir.Model, plan: Plan) -> None:
+    """Raise where nothing would be quantized: a copy of the model is not what was asked for."""
+    if plan.nodes:
+        return
+    reasons = Counter(f"{s.op_type}: {s.reason}" for s in plan.skipped).most_common(5)
+    listed = "; ".join(f"{count} × {text}" for text, count in reasons) or "no operator computes on floats"
+    raise ModelError(f"{io.describe(model)} has nothing that can be quantized: {listed}.")
+
+
+def planned(model: ir.Model, recipe: Recipe, target: Target) -> tuple[Plan, planning.Avoid]:
+    """The plan before calibration, made around weights that the types asked for would ruin."""
+    plan = planning.build(model, recipe, target)
+    avoid = planning.lost_weights(model, plan)
+    return (planning.build(model, recipe, target, avoid) if avoid else plan), avoid
 
 
 def measure(
-    model: ir.Model, plan: Plan, data: Any, recipe: Recipe, target: Target, run: Run, *, given: bool = False
-) -> tuple[Stats, Mapping[str, Range], Plan]:
+    model: ir.Model,
+    plan: Plan,
+    avoid: planning.Avoid,
+    data: Any,
+    recipe: Recipe,
+    target: Target,
+    run: Run,
+) -> tuple[Measurement, Plan]:
     """Calibrate, and plan again where the numbers speak against the first plan."""
-    if data is None:
-        raise DataError(
-            "Static quantization needs calibration data: pass an iterable of {input name: array}, a reader with"
-            " get_next(), or a path to .npz files; or choose dynamic quantization, which needs none."
-        )
-    stats = collect(model, plan, data, run)
+    samples = watched(model, data, run.samples)
+    stats = collect(model, plan.needs(), samples, run)
     for _ in range(_ROUNDS):
         wanted = schemes(plan)
-        missing = [name for name in wanted if name not in stats]
         ranges = calibration.ranges(stats, wanted)
-        avoid = hazards.numeric(model, plan, ranges, calibration.unusable(stats, wanted))
-        if not avoid or given:
-            return stats, ranges, plan
+        unseen = frozenset(name for name in wanted if name not in stats)
+        more = hazards.numeric(model, plan, ranges, calibration.unusable(stats, wanted), unseen)
+        if not more:
+            return Measurement(stats, ranges, samples), plan
+        avoid = avoid.and_also(more)
         plan = planning.build(model, recipe, target, avoid)
-        fresh = {n for n in plan.needs() if n not in stats and n not in missing}
+        fresh = {n: m for n, m in plan.needs().items() if n not in stats and n not in avoid.tensors}
         if fresh:
-            stats = collect(model, plan, data, run)
+            stats = Stats({**stats, **collect(model, fresh, samples, run)}, stats.samples)
     raise RecipeError("Calibration kept finding tensors that can't be quantized; exclude the nodes it names.")
 
 
@@ -139,14 +194,22 @@ def schemes(plan: Plan) -> dict[str, Scheme]:
     return {key.tensor: entry.scheme for key, entry in plan.entries.items() if isinstance(entry, Measured)}
 
 
-def collect(model: ir.Model, plan: Plan, data: Any, run: Run) -> Stats:
-    """One pass over the data for everything that the plan has to know."""
-    needs = {name: Need(histogram=needs_histogram(method)) for name, method in plan.needs().items()}
+def watched(model: ir.Model, data: Any, limit: int | None) -> calibration.Watched:
+    """The caller's data as samples for this model."""
+    if data is None:
+        raise DataError(
+            "Static quantization needs calibration data: pass an iterable of {input name: array}, a reader"
+            " with get_next(), or a path to .npz files; or choose dynamic quantization, which needs none."
+        )
+    return calibration.Watched(data, specs_of(model), limit=limit)
+
+
+def collect(model: ir.Model, needs: Mapping[str, Method], samples: calibration.Watched, run: Run) -> Stats:
+    """One pass over the data for everything that a plan has to know."""
     return calibration.collect(
         model,
-        needs,
-        data,
-        limit=run.samples,
+        {name: Need(histogram=needs_histogram(method)) for name, method in needs.items()},
+        samples,
         providers=run.providers,
         threads=run.threads,
         custom_ops=run.custom_ops,
@@ -154,22 +217,38 @@ def collect(model: ir.Model, plan: Plan, data: Any, run: Run) -> Stats:
     )
 
 
-def finish(model: ir.Model, plan: Plan, ranges: Mapping[str, Range], run: Run) -> tuple[ir.Model, Any]:
+def finish(started: Started, plan: Plan, found: Measurement | None, run: Run) -> Result:
     """Parameters, the written graph, and the check of it."""
     run.progress("quantize", 0, 1)
-    params = planning.resolve(model, plan, ranges)
+    model = started.model
+    params: Params = planning.resolve(model, plan, found.ranges if found is not None else {})
     emission.emit(model, plan, params)
-    if run.output is not None and run.verify:
+    store_narrow(model)
+    samples = found.samples if found is not None else None
+    hand_over(model, run, samples.first if samples is not None else None)
+    prints = {"model": started.fingerprint}
+    if samples is not None and samples.fingerprint is not None:
+        prints["data"] = samples.fingerprint
+    return Result(
+        model=model,
+        plan=plan,
+        params=params,
+        stats=found.stats if found is not None else None,
+        prepared=started.report,
+        notes=started.report.notes,
+        float_bytes=started.float_bytes,
+        bytes=io.weight_bytes(model),
+        fingerprints=prints,
+    )
+
+
+def hand_over(model: ir.Model, run: Run, feeds: Feeds | None) -> None:
+    """Write the model if asked to, and check it, on a sample of the caller's where there is one."""
+    if run.verify:
         run.progress("verify", 0, 1)
-        write_verified(model, run.output, None, run.external_data)
+    if run.output is not None and run.verify:
+        write_verified(model, run.output, feeds, run.external_data, run.custom_ops)
     elif run.output is not None:
         io.save(model, run.output, external_data=run.external_data)
     elif run.verify:
-        run.progress("verify", 0, 1)
-        verify(model)
-    return model, params
-
-
-def is_dynamic(recipe: Recipe) -> bool:
-    """Whether a recipe needs no data."""
-    return isinstance(recipe.activations, DynamicScheme) or recipe.activations is None
+        verify(model, feeds=feeds, custom_ops=run.custom_ops)

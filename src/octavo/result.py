@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from octavo.core.qparams import QParams
 from octavo.core.recipe import Recipe
 from octavo.core.stats import Stats
 from octavo.errors import OutputError
-from octavo.model import io
+from octavo.model import files, io
 from octavo.model.prepare import PrepareReport
 from octavo.model.session import Feeds, verify
 from octavo.reporting.summary import summary
@@ -59,26 +60,20 @@ class Result:
         return written
 
     def save_manifest(self, path: str | Path) -> Path:
-        """Write ``<model>.manifest.json``: versions, recipe and fingerprints, enough to make the model again."""
-        target = Path(f"{path}.manifest.json")
+        """Write ``<model>.manifest.json``: versions, recipe and fingerprints, to make the model again."""
+        target = Path(f"{path}.manifest.json").absolute()
         text = json.dumps(self.manifest(), indent=2, default=str)
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            file.write(text + "\n")
-        Path(file.name).replace(target)
+        with files.replacing([target]) as (file,):
+            file.write(text.encode() + b"\n")
         return target
 
     def manifest(self) -> dict[str, Any]:
         """Versions, recipe and fingerprints."""
-        import onnx
-        import onnxruntime
-
         return {
             "octavo": __version__,
             "versions": {
                 "python": platform.python_version(),
-                "numpy": np.__version__,
-                "onnx": onnx.__version__,
-                "onnxruntime": onnxruntime.__version__,
+                **{name: _version(name) for name in ("numpy", "onnx", "onnx_ir", "onnxruntime")},
             },
             "machine": platform.machine(),
             "recipe": _plain_recipe(self.recipe),
@@ -99,8 +94,17 @@ class Result:
             "notes": list(self.notes),
             "recipe": _plain_recipe(self.recipe),
             "plan": self.plan.to_dict(),
-            "params": {str(k): _numbers(p) for k, p in self.params.items() if p.scale.size == 1},
+            "params": {str(k): _numbers(p) for k, p in self.params.items()},
         }
+
+
+def _version(module: str) -> str:
+    """The installed version of a module, whatever its distribution is called (onnxruntime-gpu, …)."""
+    try:
+        return metadata.version(module)
+    except metadata.PackageNotFoundError:
+        names = metadata.packages_distributions().get(module, ())
+        return next((metadata.version(name) for name in names), "unknown")
 
 
 def _plain_recipe(recipe: Recipe | None) -> Any:
@@ -114,30 +118,56 @@ def _plain_recipe(recipe: Recipe | None) -> Any:
 
 
 def _numbers(params: QParams) -> dict[str, Any]:
+    """A scale and a zero point; of many, how many there are and their extremes."""
+    scale = params.scale.astype(np.float64)
+    zero = np.zeros(1, np.int64) if params.qtype.is_float else params.zero_point.astype(np.int64)
+    if scale.size == 1:
+        return {
+            "type": params.qtype.name,
+            "scale": float(scale.reshape(())),
+            "zero_point": int(zero.reshape(())),
+        }
     return {
         "type": params.qtype.name,
-        "scale": float(params.scale.astype(np.float64).reshape(-1)[0]),
-        "zero_point": int(params.zero_point.astype(np.int64).reshape(-1)[0]) if not params.qtype.is_float else 0,
+        "granularity": str(params.granularity),
+        "count": int(scale.size),
+        "scale": [float(scale.min()), float(scale.max())],
+        "zero_point": [int(zero.min()), int(zero.max())],
     }
 
 
-def write_verified(model: ir.Model, path: Path, feeds: Feeds | None, external_data: bool | None = None) -> list[Path]:
-    """Write into a folder of its own beside the target, check the files there as a user would load them, then move.
+def check_output(model: ir.Model, path: Path) -> None:
+    """Raise where a result could not be written, before work is spent on it."""
+    path = path.absolute()
+    if not path.parent.is_dir():
+        raise OutputError(f"{path.parent} is no folder; create it first, or choose another output.")
+    if path.is_dir():
+        raise OutputError(f"{path} is a folder; give the path of a file.")
+    io.refuse_overwriting(model, path, path.with_name(path.name + ".data"))
+
+
+def write_verified(
+    model: ir.Model,
+    path: Path,
+    feeds: Feeds | None = None,
+    external_data: bool | None = None,
+    custom_ops: Sequence[str | Path] = (),
+) -> list[Path]:
+    """Write into a folder of its own beside the target, check the files there as a user would, then move.
 
     The old output stays until the new one has passed.
     """
     path = path.absolute()
-    if not path.parent.is_dir():
-        raise OutputError(f"{path.parent} is no folder; create it first, or choose another output.")
-    io.refuse_overwriting(model, path)
-    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".octavo", dir=path.parent))
+    check_output(model, path)
     try:
-        files = io.save(model, folder / path.name, external_data=external_data)
-        verify(files[0], feeds=feeds)
-        moved = []
-        for file in reversed(files):
-            file.replace(path.parent / file.name)
-            moved.append(path.parent / file.name)
-        return list(reversed(moved))
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".octavo", dir=path.parent))
+    except OSError as error:
+        raise OutputError(f"{path} can't be written in {path.parent}: {error.strerror}.") from error
+    try:
+        written = io.save(model, folder / path.name, external_data=external_data)
+        verify(written[0], feeds=feeds, custom_ops=custom_ops, nodes=len(model.graph))
+        targets = [path.parent / file.name for file in written]
+        files.swap(targets, written)
+        return targets
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -271,7 +271,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 80
-_BRIEF.maxlevel = 3
+_BRIEF.maxlevel = 2
 _NAMES = {str: "text", int: "a whole number", bool: "true or false"}
 # Unions with a short spelling of their own, by their members: ``Method | None`` is Method, for a value.
 _LEAVES: dict[frozenset[Any], Callable[[Any, str], Any]] = {

@@ -80,8 +80,8 @@ def extremes(x: Array, granularity: Granularity) -> tuple[Array, Array]:
     for real, low, high in _slabs(granularity, [x], [lows, highs]):
         wide = real.astype(_wide_type(real.dtype), copy=False)
         over = tuple(i for i, n in enumerate(low.shape) if n == 1) if low.ndim else None
-        if over == (wide.ndim - 1,) and wide.shape[-1] < 128:
-            wide, over = np.ascontiguousarray(np.moveaxis(wide, -1, 0)), (0,)  # numpy reduces short rows slowly
+        if over == (wide.ndim - 1,) and wide.shape[-1] < 128:  # numpy is slow to reduce many short rows
+            wide, over = np.ascontiguousarray(np.moveaxis(wide, -1, 0)), (0,)
         np.minimum(low, wide.min(axis=over).reshape(low.shape), out=low)
         np.maximum(high, wide.max(axis=over).reshape(low.shape), out=high)
     return lows, highs

@@ -29,10 +29,11 @@ def mse(reference: npt.ArrayLike, other: npt.ArrayLike) -> float:
 def cosine(reference: npt.ArrayLike, other: npt.ArrayLike) -> float:
     """Cosine of the angle between both, 1 where both are zero."""
     x, y = _pair(reference, other)
-    x_norm, y_norm = float(np.linalg.norm(x)), float(np.linalg.norm(y))
-    if x_norm == 0.0 or y_norm == 0.0:
-        return float(x_norm == y_norm)
-    return float((x / x_norm) @ (y / y_norm))
+    x_peak, y_peak = (float(np.max(np.abs(v), initial=0.0)) for v in (x, y))
+    if x_peak == 0.0 or y_peak == 0.0:
+        return float(x_peak == y_peak)
+    x, y = x / x_peak, y / y_peak  # so that no square underflows or overflows
+    return float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))
 
 
 def _pair(reference: npt.ArrayLike, other: npt.ArrayLike) -> tuple[F64, F64]:

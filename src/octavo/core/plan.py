@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from octavo.core import codec
+from octavo.core.granularity import PerBlock
 from octavo.core.qtypes import UINT8, QType
 from octavo.core.recipe import Style
-from octavo.core.scheme import Method, Scheme
+from octavo.core.scheme import Method, MinMax, Scheme
 from octavo.errors import OutputError, RecipeError, TableError, closest
 
 
@@ -146,19 +147,29 @@ class Plan:
     nodes: dict[str, Quantized]
     absorbed: dict[str, str] = field(default_factory=dict)  # node → why nothing is lost
     skipped: tuple[Skipped, ...] = ()
-    guards: tuple[
-        str, ...
-    ] = ()  # float layers between quantized values, which the runtime must not round itself
+    guards: tuple[str, ...] = ()  # float layers among quantized values; the runtime must not round them
     notes: tuple[str, ...] = ()
-    opset: int | None = None  # raised to this before anything is written
+
+    @property
+    def opset(self) -> int:
+        """The default opset that writing this takes: 13 for scales per channel, 19 and 21 for newer types."""
+        found = 13
+        for entry in self.entries.values():
+            if isinstance(entry, Measured | Bounded | Fixed | Constant):
+                blocks = isinstance(entry.scheme.granularity, PerBlock)
+                found = max(found, entry.scheme.qtype.min_opset, 21 if blocks else 0)
+        return found
 
     def needs(self) -> dict[str, Method]:
-        """The tensors that calibration has to look at, and the method that will read them."""
-        return {
-            key.tensor: entry.scheme.method
-            for key, entry in self.entries.items()
-            if isinstance(entry, Measured)
-        }
+        """The tensors that calibration has to look at, and the method that will read them.
+
+        Where readers of one tensor differ, the method that asks for more: extremes follow from anything.
+        """
+        found: dict[str, Method] = {}
+        for key, entry in self.entries.items():
+            if isinstance(entry, Measured) and isinstance(found.get(key.tensor, MinMax()), MinMax):
+                found[key.tensor] = entry.scheme.method
+        return found
 
     def root(self, key: Key) -> Key:
         """The key whose parameters this one has, through any chain of sharing."""
@@ -194,7 +205,6 @@ class Plan:
         return {
             "octavo_plan": 1,
             "style": self.style.value,
-            "opset": self.opset,
             "nodes": {name: codec.encode(node) for name, node in self.nodes.items()},
             "entries": [[key.tensor, key.reader, codec.encode(entry)] for key, entry in self.entries.items()],
             "absorbed": dict(self.absorbed),
@@ -240,12 +250,20 @@ class Plan:
                     f"The plan gives {key} the parameters of {entry.key}, which has no entry; add one, or"
                     f" change that of {key}."
                 )
-            self.root(key)
+        settled: set[Key] = set()
+        for key in self.entries:
+            chain: set[Key] = set()
+            while key not in settled and isinstance(entry := self.entries[key], Shared):
+                if key in chain:
+                    self.root(key)  # says so
+                chain.add(key)
+                key = entry.key
+            settled |= {key, *chain}
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON with one entry a line, so that two plans can be diffed and one edited."""
         plain = self.to_dict()
-        parts = [f'"{k}": {_json(plain.pop(k))}' for k in ("octavo_plan", "opset", "style")]
+        parts = [f'"{k}": {_json(plain.pop(k))}' for k in ("octavo_plan", "style")]
         for name, group in plain.items():
             if isinstance(group, dict):
                 lines = [f"{_json(k)}: {_json(v)}" for k, v in group.items()]
@@ -278,11 +296,11 @@ class Plan:
 # What a plan file holds, key by key.
 _FILE: dict[str, Any] = {
     "style": Style,
-    "opset": int | None,
     "nodes": dict[str, Quantized],
     "entries": list[tuple[str, str | None, Entry]],
     "absorbed": dict[str, str],
     "skipped": tuple[Skipped, ...],
+    "guards": tuple[str, ...],
     "notes": tuple[str, ...],
 }
 

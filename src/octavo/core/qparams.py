@@ -23,13 +23,13 @@ class QParams:
 
     def same_as(self, other: QParams) -> bool:
         """Whether both describe the same mapping, bit for bit."""
-        return (
-            self.qtype == other.qtype
-            and self.granularity == other.granularity
-            and self.scale.dtype == other.scale.dtype
-            and np.array_equal(self.scale, other.scale)
-            and np.array_equal(self.zero_point, other.zero_point)
-        )
+        return self.identity == other.identity
+
+    @property
+    def identity(self) -> tuple[QType, Granularity, str, bytes, bytes]:
+        """Equal where the mapping is the same, bit for bit; what dictionaries find parameters by."""
+        scale = self.scale
+        return self.qtype, self.granularity, scale.dtype.name, scale.tobytes(), self.zero_point.tobytes()
 
     @property
     def real_range(self) -> tuple[float, float]:

@@ -68,10 +68,11 @@ class QType:
 
     @property
     def min_opset(self) -> int:
-        """The lowest ai.onnx opset whose QuantizeLinear and DequantizeLinear take this type."""
-        if self.is_float:
-            return 19
-        return 10 if self.bits == 8 or self.bits == 32 else 21
+        """The lowest ai.onnx opset at which a model may hold this type.
+
+        QuantizeLinear takes float8 from 19 on, but the runtime moves a Transpose past it, which does from 21.
+        """
+        return 10 if self.bits in (8, 32) and not self.is_float else 21
 
     def __reduce__(self) -> tuple[Any, ...]:
         return qtype, (self.name,)  # copied or sent to another process, it is still the one of its name

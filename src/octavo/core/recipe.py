@@ -73,8 +73,10 @@ class Override:
     readers: tuple[str, ...] | None = None  # only for these nodes; absent: for every reader
 
     def __post_init__(self) -> None:
-        for name, kind in (("range", float), ("scale", float), ("zero_point", operator.index), ("readers", str)):
-            _set_tuple(self, name, kind)
+        _set_tuple(self, "range", float)
+        _set_tuple(self, "scale", float)
+        _set_tuple(self, "zero_point", operator.index)
+        _set_tuple(self, "readers", str)
         what = f"Override of {self.tensor!r}"
         if (self.scale is None) != (self.zero_point is None):
             raise RecipeError(f"{what}: scale and zero_point go together; give both or none.")

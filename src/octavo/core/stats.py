@@ -16,7 +16,7 @@ from octavo.errors import TableError
 
 
 class Range(NamedTuple):
-    """The interval that a tensor's quantized values have to cover, and its spread where a method gives one."""
+    """The interval that a tensor's quantized values have to cover, and its spread if a method gives one."""
 
     low: float
     high: float

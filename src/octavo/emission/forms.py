@@ -22,10 +22,13 @@ def fill(
     form: Form,
     node: ir.Node,
     quantized: Callable[[int], Quantized],
-    bias: Callable[[int], ir.Value | None],
-    output: tuple[ir.Value, ir.Value] | None,
+    bias: Callable[[int], ir.Value] | None = None,
+    output: tuple[ir.Value, ir.Value] | None = None,
 ) -> list[ir.Value | None]:
-    """The operands of a form for one node. ``output`` is scale and zero point of output 0; None leaves them out."""
+    """The operands of a form for one node.
+
+    ``output`` is scale and zero point of output 0; None leaves them out.
+    """
     operands: list[ir.Value | None] = []
     tokens = form.operands.split()
     for position, token in enumerate(tokens):
@@ -43,7 +46,7 @@ def fill(
 
 
 def _operand(
-    token: str, node: ir.Node, quantized: Callable[[int], Quantized], bias: Callable[[int], ir.Value | None]
+    token: str, node: ir.Node, quantized: Callable[[int], Quantized], bias: Callable[[int], ir.Value] | None
 ) -> ir.Value | None:
     kind, index = token[0], int(token[1:])
     present = index < len(node.inputs) and node.inputs[index] is not None
@@ -52,7 +55,7 @@ def _operand(
     if kind == "f":
         return node.inputs[index]
     if kind == "b":
-        return bias(index)
+        return bias(index) if bias is not None else None
     return quantized(index)["qsz".index(kind)]
 
 

@@ -1,116 +1,143 @@
-"""Spellings that no template covers: lookups of quantized rows, recurrent layers, and guards for float layers."""
+"""Spellings that no template covers: lookups of quantized rows, recurrent layers, and guards."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
-from octavo.core.plan import Key
-from octavo.core.qparams import QParams
+from octavo.core.plan import Constant, Key
 from octavo.emission import names
-from octavo.emission.writer import Writer
+from octavo.emission.nbits import block_product
+from octavo.emission.writer import MS, Writer
+from octavo.errors import TableError
+from octavo.model.query import is_float
+from octavo.ops import BLOCK_PRODUCT, Act, Kind, rule_of
 
-MS = "com.microsoft"
 _LOWEST = np.float32(-3.0e38)
 
 
-def lookup(writer: Writer, node: ir.Node) -> list[ir.Value]:
+def spell(writer: Writer, name: str) -> bool:
+    """Write a node that is spelled the same in every style; False where it is none of those."""
+    planned, node = writer.plan.nodes[name], writer.nodes[name]
+    if planned.form == "DynamicQuantizeLSTM":
+        _recurrent(writer, node)
+        return True
+    if planned.op_type == "Gather" and isinstance(writer.plan.entries.get(_key(node, 0)), Constant):
+        _lookup(writer, node)
+        return True
+    if planned.form == BLOCK_PRODUCT.op_type:
+        block_product(writer, node)
+        return True
+    return False
+
+
+def _key(node: ir.Node, index: int) -> Key:
+    value = node.inputs[index]
+    if value is None:
+        raise TableError(f"The plan wants input {index} of node {node.name!r} quantized, and it has none.")
+    return Key(value.name or "", node.name)
+
+
+def _lookup(writer: Writer, node: ir.Node) -> None:
     """Gather rows of integers and their scales: the table is never dequantized as a whole.
 
-    ``Gather(T, i)`` becomes ``Cast(Gather(T_quantized, i)) · Gather(T_scale, i)`` with one scale a row.
+    With one scale a row, ``Gather(T, i)`` becomes
+    ``(Cast(Gather(T_quantized, i)) - Gather(T_zero_point, i)) · Gather(T_scale, i)``.
     """
-    table = node.inputs[0]
-    if table is None:
-        return []
-    key = Key(table.name or "", node.name)
+    key, base, indices = _key(node, 0), node.outputs[0].name or "", node.inputs[1]
     params = writer.params[key]
-    integers = writer.quantized_weight(key)
-    out = node.outputs[0]
-    base = out.name or ""
-    scales = writer.constant((table.name or "") + names.SCALE, params.scale.reshape(-1, 1))
-    edit = writer.editor
-    rows = edit.node("Gather", [integers, node.inputs[1]], {"axis": 0}, name=base + "_rows", output=base + "_rows",
-                     dtype=integers.dtype)
-    scale = edit.node("Gather", [scales, node.inputs[1]], {"axis": 0}, name=base + "_row_scales",
-                      output=base + "_row_scales", dtype=ir.DataType.FLOAT)
-    cast = edit.node("Cast", [rows.outputs[0]], {"to": int(ir.DataType.FLOAT)}, name=base + "_rows_float",
-                     output=base + "_rows_float", dtype=ir.DataType.FLOAT)
-    product = edit.node("Mul", [cast.outputs[0], scale.outputs[0]], name=node.name or base, output=base,
-                        dtype=ir.DataType.FLOAT)
-    _instead(writer, node, [rows, scale, cast, product])
-    return [table]  # fmt: skip
+
+    def gathered(table: ir.Value, what: str) -> ir.Node:
+        return writer.editor.node(
+            "Gather", [table, indices], {"axis": 0}, name=base + what, output=base + what, dtype=table.dtype
+        )
+
+    def computed(op: str, inputs: list[ir.Value], what: str, **attributes: int) -> ir.Node:
+        return writer.editor.node(
+            op, inputs, attributes, name=base + what, output=base + what, dtype=ir.DataType.FLOAT
+        )
+
+    def column(content: np.ndarray, what: str) -> ir.Value:
+        return writer.constant(key.tensor + what, content.astype(np.float32).reshape(-1, 1))
+
+    rows = gathered(writer.quantized_weight(key), "_rows")
+    scales = gathered(column(params.scale, names.SCALE), "_row_scales")
+    last = computed("Cast", [rows.outputs[0]], "_rows_float", to=int(ir.DataType.FLOAT))
+    new = [rows, scales, last]
+    if params.zero_point.any():
+        zeros = gathered(column(params.zero_point, names.ZERO_POINT), "_row_zero_points")
+        last = computed("Sub", [last.outputs[0], zeros.outputs[0]], "_rows_centred")
+        new += [zeros, last]
+    new.append(computed("Mul", [last.outputs[0], scales.outputs[0]], "_scaled"))
+    writer.replace_node(node, new)
+    writer.nodes[node.name or ""] = new[-1]
 
 
-def recurrent(writer: Writer, node: ir.Node) -> list[ir.Value]:
-    """An LSTM with 8-bit weights: W and R transposed, one scale a gate row, activations quantized at run time."""
-    operands: list[ir.Value | None] = [node.inputs[0]]
-    scales: list[ir.Value | None] = []
-    weights: list[ir.Value] = []
-    for value in node.inputs[1:3]:
-        if value is None:
-            return []
-        key = Key(value.name or "", node.name)
-        params = writer.params[key]
-        operands.append(writer.quantized_weight(key, layout=(0, 2, 1)))
-        directions = int(np.asarray(writer.values[key.tensor].shape)[0])  # type: ignore[arg-type]
-        scales.extend(_gate_scales(writer, key.tensor, params, directions))
-        weights.append(value)
-    rest: list[ir.Value | None] = [*node.inputs[3:], *([None] * 5)]
-    operands.extend(rest[:5])
-    attributes = {k: v for k, v in node.attributes.items() if k not in ("layout",)}
-    new = ir.Node(
-        MS,
-        "DynamicQuantizeLSTM",
-        [*operands, *scales],
-        list(attributes.values()),
-        outputs=[ir.Value(name=writer.editor.values.claim((v.name or "") + "_lstm") if v.name else None, type=v.type,
-                          shape=v.shape) for v in node.outputs],
-        name=writer.editor.nodes.claim(node.name or "LSTM"),
-    )  # fmt: skip
-    _instead(writer, node, [new])
-    return weights
+def _recurrent(writer: Writer, node: ir.Node) -> None:
+    """An LSTM with 8-bit weights: W and R transposed, activations quantized at run time."""
+    weights, scales = [], []
+    for index in (1, 2):
+        key = _key(node, index)
+        weights.append(writer.quantized_weight(key, layout=(0, 2, 1)))
+        scales += _gate_scales(writer, key)
+    rest = [*node.inputs[3:], *([None] * 5)][:5]
+    new = writer.like(node, MS, "DynamicQuantizeLSTM", [node.inputs[0], *weights, *rest, *scales])
+    for name, attribute in node.attributes.items():
+        if name != "layout":
+            new.attributes[name] = attribute
+    writer.replace_node(node, [new])
+    writer.nodes[node.name or ""] = new
 
 
-def _gate_scales(writer: Writer, name: str, params: QParams, directions: int) -> list[ir.Value]:
-    scale = np.broadcast_to(params.scale.reshape(directions, -1) if params.scale.ndim else params.scale, _gate_shape(params, directions))
-    zero = np.broadcast_to(params.zero_point.reshape(directions, -1) if params.zero_point.ndim else params.zero_point, _gate_shape(params, directions))
+def _gate_scales(writer: Writer, key: Key) -> list[ir.Value]:
+    """Scale and zero point as the kernel wants them: [directions], or [directions, gate rows]."""
+    params = writer.params[key]
+    directions = _directions(writer.values[key.tensor])
+    gates = params.scale.size // directions if params.scale.ndim else 0
+    shape = (directions, gates) if gates else (directions,)
     return [
-        writer.constant(name + names.SCALE, np.ascontiguousarray(scale)),
-        writer.constant(name + names.ZERO_POINT, np.ascontiguousarray(zero), params.qtype),
+        writer.constant(key.tensor + names.SCALE, _spread(params.scale, shape)),
+        writer.constant(key.tensor + names.ZERO_POINT, _spread(params.zero_point, shape), params.qtype),
     ]
 
 
-def _gate_shape(params: QParams, directions: int) -> tuple[int, ...]:
-    return (directions,) if params.scale.ndim == 0 else (directions, params.scale.size // directions)
+def _directions(weight: ir.Value) -> int:
+    if weight.const_value is None:
+        raise TableError(f"The recurrent weight {weight.name!r} is not constant.")
+    return int(weight.const_value.shape.numpy()[0])
+
+
+def _spread(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return values.reshape(shape) if values.ndim else np.full(shape, values)
 
 
 def guard(writer: Writer, node: ir.Node) -> None:
-    """Keep a float layer float: between DequantizeLinear and QuantizeLinear the runtime would round its weights.
+    """Put a Max that changes nothing beside a node, so that the runtime does not rewrite it.
 
-    A Clip that clips nothing, in front of the layer, stops that.
+    In front of a layer it keeps the runtime from rounding the layer's float weights, or from looking for a
+    kernel that it has not; behind a Relu or Clip, from dropping that; on both sides of data movement, from
+    moving QuantizeLinear and DequantizeLinear past it.
     """
-    value = node.inputs[0]
-    if value is None:
-        return
-    low = writer.constant(f"{node.name}_lowest", np.asarray(_LOWEST))
-    high = writer.constant(f"{node.name}_highest", np.asarray(-_LOWEST))
-    clip = writer.editor.node("Clip", [value, low, high], name=f"{node.name}_stays_float", output=f"{value.name}_float",
-                              dtype=ir.DataType.FLOAT)  # fmt: skip
-    if node.graph is not None:
-        node.graph.insert_before(node, [clip])
-    node.replace_input_with(0, clip.outputs[0])
+    rule = rule_of(node)
+    kind = rule.kind if rule is not None else None
+    if kind is not Kind.CLAMP:
+        index = next(
+            (i for i in range(len(node.inputs)) if rule is not None and isinstance(rule.role(i), Act)), 0
+        )
+        value = node.inputs[index]
+        if value is None:
+            raise TableError(f"The plan guards node {node.name!r}, which reads nothing.")
+        held = _held(writer, value, f"{node.name}_guard")
+        writer.before(node, [held])
+        node.replace_input_with(index, held.outputs[0])
+    if kind in (Kind.CLAMP, Kind.MOVE, Kind.LOOKUP):
+        for i, value in enumerate(node.outputs):
+            if is_float(value):
+                held = _held(writer, value, f"{node.name}_guard_{i}")
+                writer.after(value, [held])
+                writer.replace_everywhere(value, held.outputs[0], keep=[held])
 
 
-def _instead(writer: Writer, old: ir.Node, new: list[ir.Node]) -> None:
-    """Put nodes in the place of one; the outputs of the last take over those of the old node."""
-    if old.graph is None:
-        return
-    old.graph.insert_before(old, new)
-    last = new[-1]
-    for before, after in zip(old.outputs, last.outputs, strict=False):
-        if before.name:
-            name = before.name
-            writer.editor.take_over(after, before)
-            writer.values[name] = after
-    writer.editor.remove([old])
-    writer.nodes[old.name or ""] = last
+def _held(writer: Writer, value: ir.Value, name: str) -> ir.Node:
+    low = writer.constant(f"{name}_lowest", np.asarray(_LOWEST))
+    return writer.editor.node("Max", [value, low], name=name, output=name, dtype=ir.DataType.FLOAT)

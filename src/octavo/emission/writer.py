@@ -6,7 +6,8 @@ gigabytes passes through one tensor at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,18 @@ import onnx_ir as ir
 
 from octavo.core import kernels
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
-from octavo.core.plan import Constant, Fixed, Key, Plan
+from octavo.core.plan import Constant, Derived, Fixed, Key, Plan
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import QType
 from octavo.emission import names
 from octavo.errors import TableError
+from octavo.model import query
 from octavo.model.edit import Editor
 from octavo.planning.candidates import weight_of
-from octavo.planning.resolve import Params, stored_granularity, weight_array
+from octavo.planning.resolve import Params, stored_granularity
+
+MS = "com.microsoft"
+Axes = tuple[int, ...]
 
 _KEEP = 64 << 20  # bytes; smaller quantized weights stay in memory once computed
 
@@ -32,16 +37,18 @@ class Writer:
     def __init__(self, model: ir.Model, plan: Plan, params: Params) -> None:
         self.model, self.plan, self.params = model, plan, params
         self.editor = Editor(model)
-        self.nodes = {node.name or "": node for node in model.graph.all_nodes()}
-        self._weights: dict[tuple[str, int, str], ir.Value] = {}
-        self._by_params: dict[int, tuple[ir.Value, ir.Value]] = {}
+        self.nodes = {node.name or "": node for node in query.nodes(model)}
+        self._constants: dict[Hashable, tuple[ir.Value, ir.Value]] = {}
+        self._weights: dict[Hashable, ir.Value] = {}
+        self._readers = Counter(key.tensor for key in plan.entries)
+        self._turned: dict[tuple[ir.Value, Axes], ir.Value] = {}
         self._absorb()
         self.values = self._named()
 
     def _named(self) -> dict[str, ir.Value]:
-        found = {v.name or "": v for graph in self.model.graphs() for v in graph.inputs}
+        found = {v.name or "": v for graph in query.graphs(self.model) for v in graph.inputs}
         found.update(self.model.graph.initializers)
-        for node in self.model.graph.all_nodes():
+        for node in query.nodes(self.model):
             found.update((v.name or "", v) for v in node.outputs)
         return found
 
@@ -57,13 +64,18 @@ class Writer:
 
     # ---- parameters as constants
 
-    def scale_and_zero(self, params: QParams, name: str) -> tuple[ir.Value, ir.Value]:
-        """Initializers that hold scale and zero point; made once for the same parameters."""
-        known = self._by_params.get(id(params))
+    def scale_and_zero(self, key: Key, suffix: str = "") -> tuple[ir.Value, ir.Value]:
+        """Initializers that hold scale and zero point of a key; shared parameters are those of their root."""
+        params = self.params[key]
+        base = self.plan.root(key).tensor
+        if isinstance(self.plan.entries[key], Derived):
+            base += names.QUANTIZED
+        slot = (base, params.identity)
+        known = self._constants.get(slot)
         if known is None:
-            zero = self.constant(name + names.ZERO_POINT, params.zero_point, params.qtype)
-            scale = self.constant(name + names.SCALE, params.scale)
-            known = self._by_params[id(params)] = (scale, zero)
+            zero = self.constant(base + names.ZERO_POINT + suffix, params.zero_point, params.qtype)
+            scale = self.constant(base + names.SCALE + suffix, params.scale)
+            known = self._constants[slot] = (scale, zero)
         return known
 
     def constant(self, name: str, content: Any, qtype: QType | None = None) -> ir.Value:
@@ -73,73 +85,64 @@ class Writer:
 
     # ---- weights
 
-    def quantized_weight(self, key: Key, *, layout: tuple[int, ...] | None = None) -> ir.Value:
-        """The integer initializer of a weight or bias; one for all readers that have the same parameters.
+    def is_stored(self, key: Key) -> bool:
+        """Whether a key is that of a weight, a bias or a constant operand, whose integers are stored."""
+        match self.plan.entries[key]:
+            case Constant() | Derived():
+                return True
+            case Fixed():
+                return weight_of(self.values[key.tensor]) is not None
+            case _:
+                return False
 
-        ``layout`` is a permutation that the integers are stored in (kernels that want another order).
+    def quantized_weight(self, key: Key, *, layout: Axes | None = None) -> ir.Value:
+        """The integers of a weight or bias, stored once for all readers that have the same parameters.
+
+        A tied weight, read through a Transpose, is stored as it was and turned when the runtime loads it.
+        ``layout`` is a further permutation that the integers are stored in (kernels that want another order).
         """
-        value, params = self.values[key.tensor], self.params[key]
-        source = weight_of(value)
+        source = weight_of(self.values[key.tensor])
         if source is None:
-            raise TableError(f"The plan quantizes {key.tensor!r} as a constant, which it is not in this model.")
+            raise TableError(
+                f"The plan quantizes {key.tensor!r} as a constant, which it is not in this model."
+            )
         origin, perm = source
-        slot = (origin.name or "", self._identity(params), f"{perm}{layout}")
-        same = self._weights.get(slot)
-        if same is None:
-            tensor = self._lazy(origin, params, perm, self._limits(key), layout)
-            name = self.editor.values.claim((origin.name or "") + names.QUANTIZED)
-            same = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor)
-            tensor.name = name
-            self.model.graph.initializers.add(same)
-            self._weights[slot] = same
-        if perm is None or layout is not None:
-            return same
-        return self._transposed(same, perm, key)
+        if layout is None:
+            stored = self._stored(key, origin, perm, None)
+            return stored if perm is None else self._transposed(stored, perm, key)
+        whole = layout if perm is None else tuple(perm[i] for i in layout)
+        if self._readers[key.tensor] > 1:
+            return self._transposed(self._stored(key, origin, perm, None), whole, key)
+        return self._stored(key, origin, perm, None if whole == tuple(range(len(whole))) else whole)
 
-    def _identity(self, params: QParams) -> int:
-        return hash((params.qtype.name, str(params.granularity), params.scale.tobytes(), params.zero_point.tobytes()))
+    def _stored(self, key: Key, origin: ir.Value, perm: Axes | None, layout: Axes | None) -> ir.Value:
+        """The initializer with the integers of ``origin``, its axes in the order ``layout``."""
+        params = self.params[key]
+        params = QParams(params.scale, params.zero_point, params.qtype, stored_granularity(params, perm))
+        limits = self._limits(key)
+        slot = (origin, params.identity, limits, layout)
+        if slot not in self._weights:
+            tensor = _lazy(origin, params, limits, layout)
+            self._weights[slot] = self.editor.constant((origin.name or "") + names.QUANTIZED, tensor)
+        return self._weights[slot]
 
     def _limits(self, key: Key) -> tuple[int, int] | None:
-        entry = self.plan.entries[key]
-        match entry:
+        match self.plan.entries[key]:
             case Constant(scheme) | Fixed(scheme) if not scheme.qtype.is_float:
                 return scheme.qtype.limits(symmetric=scheme.symmetric, reduced=scheme.reduce_range)
             case _:
                 return None
 
-    def _lazy(
-        self,
-        origin: ir.Value,
-        params: QParams,
-        perm: tuple[int, ...] | None,
-        limits: tuple[int, int] | None,
-        layout: tuple[int, ...] | None,
-    ) -> ir.TensorProtocol:
-        stored = QParams(params.scale, params.zero_point, params.qtype, stored_granularity(params, perm))
-        source = origin.const_value
-
-        def compute() -> ir.TensorProtocol:
-            content = np.asarray(source.numpy()) if source is not None else weight_array(origin)
-            whole = kernels.quantize(content, stored, limits=limits)
-            if layout is not None:
-                whole = np.ascontiguousarray(whole.transpose(layout))
-            return ir.Tensor(whole, dtype=ir.DataType(params.qtype.onnx))
-
-        shape = tuple(int(d) for d in (source.shape.numpy() if source is not None else ()))
-        if layout is not None:
-            shape = tuple(shape[i] for i in layout)
-        small = int(np.prod(shape, dtype=np.int64)) < _KEEP
-        return ir.LazyTensor(compute, dtype=ir.DataType(params.qtype.onnx), shape=ir.Shape(shape), cache=small)
-
-    def _transposed(self, stored: ir.Value, perm: tuple[int, ...], key: Key) -> ir.Value:
-        """Integers of a tied weight, turned as its reader wants them; the runtime folds this when it loads."""
-        slot = ("transposed " + (stored.name or ""), 0, str(perm))
-        if slot not in self._weights:
+    def _transposed(self, stored: ir.Value, perm: Axes, key: Key) -> ir.Value:
+        """Integers of a tied weight, turned as its reader wants them; the runtime folds this at load."""
+        if (stored, perm) not in self._turned:
             name = key.tensor + names.QUANTIZED
-            node = self.editor.node("Transpose", [stored], {"perm": list(perm)}, name=name, output=name, dtype=stored.dtype)
+            node = self.editor.node(
+                "Transpose", [stored], {"perm": list(perm)}, name=name, output=name, dtype=stored.dtype
+            )
             self.at_start([node])
-            self._weights[slot] = node.outputs[0]
-        return self._weights[slot]
+            self._turned[stored, perm] = node.outputs[0]
+        return self._turned[stored, perm]
 
     # ---- places
 
@@ -152,35 +155,64 @@ class Writer:
             graph = value.graph if value.graph is not None and value.is_graph_input() else self.model.graph
             _prepend(graph, new)
 
+    def before(self, node: ir.Node, new: Sequence[ir.Node]) -> None:
+        """Put nodes in front of one."""
+        if node.graph is None:
+            raise TableError(f"The plan names {node.name!r} twice, or it was removed; make the plan again.")
+        node.graph.insert_before(node, new)
+
     def at_start(self, new: Sequence[ir.Node]) -> None:
         """Put nodes before all others."""
         _prepend(self.model.graph, new)
 
     # ---- single nodes
 
-    def quantize(self, value: ir.Value, params: QParams, name: str, suffix: str = "") -> ir.Node:
+    def quantize(self, value: ir.Value, key: Key, suffix: str = "") -> ir.Node:
         """A QuantizeLinear node behind a value; put nowhere yet."""
-        scale, zero = self.scale_and_zero(params, name + suffix if suffix else name)
+        return self._linear("QuantizeLinear", names.QUANTIZE, value, key, suffix, self.params[key].qtype.onnx)
+
+    def dequantize(self, value: ir.Value, key: Key, suffix: str = "") -> ir.Node:
+        """A DequantizeLinear node behind an integer value; put nowhere yet."""
+        return self._linear("DequantizeLinear", names.DEQUANTIZE, value, key, suffix, ir.DataType.FLOAT)
+
+    def _linear(self, op: str, infix: str, value: ir.Value, key: Key, suffix: str, dtype: int) -> ir.Node:
         return self.editor.node(
-            "QuantizeLinear",
-            [value, scale, zero],
-            _axis(params.granularity),
-            name=name + names.QUANTIZE + suffix,
-            output=name + names.QUANTIZE + names.OUTPUT + suffix,
-            dtype=ir.DataType(params.qtype.onnx),
+            op,
+            [value, *self.scale_and_zero(key, suffix)],
+            _axis(self.params[key].granularity),
+            name=key.tensor + infix + suffix,
+            output=key.tensor + infix + names.OUTPUT + suffix,
+            dtype=ir.DataType(dtype),
         )
 
-    def dequantize(self, value: ir.Value, params: QParams, name: str, suffix: str = "") -> ir.Node:
-        """A DequantizeLinear node behind an integer value; put nowhere yet."""
-        scale, zero = self.scale_and_zero(params, name + suffix if suffix else name)
-        return self.editor.node(
-            "DequantizeLinear",
-            [value, scale, zero],
-            _axis(params.granularity),
-            name=name + names.DEQUANTIZE + suffix,
-            output=name + names.DEQUANTIZE + names.OUTPUT + suffix,
-            dtype=ir.DataType.FLOAT,
-        )
+    def like(self, node: ir.Node, domain: str, op_type: str, operands: Sequence[ir.Value | None]) -> ir.Node:
+        """Another operator with fresh outputs of the same types, for the place of a node; put nowhere yet."""
+        outputs = [
+            ir.Value(
+                name=self.editor.values.claim(v.name + names.QUANTIZED) if v.name else None,
+                type=v.type,
+                shape=v.shape,
+            )
+            for v in node.outputs
+        ]
+        name = self.editor.nodes.claim((node.name or "") + names.NODE)
+        return ir.Node(domain, op_type, operands, outputs=outputs, name=name)
+
+    # ---- instead of the old
+
+    def replace_node(self, old: ir.Node, new: Sequence[ir.Node]) -> None:
+        """Put nodes in the place of one; the outputs of the last take over those of the old node."""
+        self.before(old, new)
+        for was, now in zip(old.outputs, new[-1].outputs, strict=False):
+            if was.name:
+                self.rename(now, was)
+        self.editor.remove([old])
+
+    def rename(self, new: ir.Value, old: ir.Value) -> None:
+        """Let a value stand where another stood, under its name."""
+        name = old.name or ""
+        self.editor.take_over(new, old)
+        self.values[name] = new
 
     def replace_everywhere(self, old: ir.Value, new: ir.Value, *, keep: Sequence[ir.Node] = ()) -> None:
         """Let every reader but some see another value; a graph output keeps its name."""
@@ -215,8 +247,27 @@ class Writer:
                 if len(producer.outputs) == 1 and producer.graph is not None:
                     todo.extend(v for v in producer.inputs if v is not None)
                     self.editor.remove([producer])
-            elif value.is_initializer() and value.name in self.model.graph.initializers:
+            elif value.is_initializer() and value.name and value.name in self.model.graph.initializers:
                 self.model.graph.initializers.pop(value.name)
+
+
+def _lazy(
+    origin: ir.Value, params: QParams, limits: tuple[int, int] | None, layout: Axes | None
+) -> ir.TensorProtocol:
+    source = origin.const_value
+    if source is None:
+        raise TableError(f"The weight {origin.name!r} has no content.")
+
+    def compute() -> ir.TensorProtocol:
+        whole = kernels.quantize(np.asarray(source.numpy()), params, limits=limits)
+        if layout is not None:
+            whole = np.ascontiguousarray(whole.transpose(layout))
+        return ir.Tensor(whole, dtype=ir.DataType(params.qtype.onnx))
+
+    dims = tuple(int(d) for d in source.shape.numpy())
+    shape = ir.Shape(dims if layout is None else [dims[i] for i in layout])
+    small = source.size < _KEEP
+    return ir.LazyTensor(compute, dtype=ir.DataType(params.qtype.onnx), shape=shape, cache=small)
 
 
 def _axis(grain: Granularity) -> dict[str, int]:

@@ -61,11 +61,18 @@ class Inspection:
             "ir_version": self.ir_version,
             "style": self.style,
             "bytes": self.bytes,
-            **{n: dict(getattr(self, n)) for n in ("op_types", "quantized_ops", "float_ops", "weights", "activations")},
+            **{
+                n: dict(getattr(self, n))
+                for n in ("op_types", "quantized_ops", "float_ops", "weights", "activations")
+            },
             "parts": [{"name": p.name, "count": p.count, "bytes": p.bytes} for p in self.parts],
         }
 
 
+_INTEGER = frozenset({*_WEIGHT_SLOTS, "QAttention", "QEmbedLayerNormalization", "GatherBlockQuantized"}) - {
+    "Gather"
+}
+_ALIASES = ("Transpose", "Identity")
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"})
 
 
@@ -104,9 +111,7 @@ def inspect(model: ir.Model) -> Inspection:
 
 
 def _is_integer(node: ir.Node) -> bool:
-    return node.op_type.startswith("QLinear") or node.op_type in _WEIGHT_SLOTS and node.op_type != "Gather" or node.op_type in (
-        "QAttention", "QEmbedLayerNormalization", "GatherBlockQuantized",
-    )  # fmt: skip
+    return node.op_type.startswith("QLinear") or node.op_type in _INTEGER
 
 
 def _reads_dequantized(node: ir.Node) -> bool:
@@ -126,20 +131,30 @@ def _type_name(kind: ir.DataType | None) -> str:
 
 
 def _weight(node: ir.Node, index: int, scale: int | None, found: dict[str, str]) -> None:
+    """Note the quantized constant that a node reads at ``index``, with the granularity of its scales."""
     value = node.inputs[index] if index < len(node.inputs) else None
-    while value is not None and (producer := value.producer()) is not None and producer.op_type in ("Transpose", "Identity"):
+    while value is not None and (producer := value.producer()) is not None and producer.op_type in _ALIASES:
         value = producer.inputs[0]
     tensor = query.constant(value)
     kind = from_onnx(int(tensor.dtype)) if tensor is not None else None
-    if value is None or tensor is None or kind is None or tensor.dtype == ir.DataType.INT32 and index == 0 and scale == 1 and tensor.size == 0:
+    if value is None or tensor is None or kind is None:
         return
-    scales = query.shape(node.inputs[scale]) if scale is not None and scale < len(node.inputs) else None
+    if node.op_type == "Gather" and (kind.bits > 8 or len(tensor.shape) != 2):
+        return  # data of the model's own
     if node.op_type == "MatMulNBits":
-        grain = f"/block:{query.attribute(node, 'block_size', 0)}"
-        found[value.name or ""] = f"uint{query.attribute(node, 'bits', 4)}{grain}"
-        return
-    grain = "/block" if query.attribute(node, "block_size", 0) else "/channel" if scales and int(np.prod([d or 1 for d in scales])) > 1 else ""
-    found[value.name or ""] = f"{kind.name}{grain}"
+        found[value.name or ""] = (
+            f"uint{query.attribute(node, 'bits', 4)}/block:{query.attribute(node, 'block_size', 0)}"
+        )
+    else:
+        found[value.name or ""] = kind.name + _grain(node, scale)
+
+
+def _grain(node: ir.Node, scale: int | None) -> str:
+    block = query.attribute(node, "block_size", 0)
+    if block:
+        return f"/block:{block}"
+    dims = query.shape(node.inputs[scale]) if scale is not None and scale < len(node.inputs) else None
+    return "/channel" if dims and int(np.prod([d or 1 for d in dims])) > 1 else ""
 
 
 def _style(ops: Counter[str]) -> str:
@@ -155,7 +170,7 @@ def _style(ops: Counter[str]) -> str:
 def _parts(model: ir.Model) -> tuple[Part, ...]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    for graph in model.graphs():
+    for graph in query.graphs(model):
         for value in graph.initializers.values():
             tensor = value.const_value
             if tensor is not None:

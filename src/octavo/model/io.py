@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io as _io
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Union
 

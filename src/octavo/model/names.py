@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.model import query
+
 
 class Names:
     """A set of taken names that hands out free ones."""
@@ -26,7 +28,7 @@ class Names:
 def value_names(model: ir.Model) -> Names:
     """All value names of a model, taken."""
     names = Names()
-    for graph in model.graphs():
+    for graph in query.graphs(model):
         names.taken.update(value.name for value in graph.inputs if value.name)
         names.taken.update(graph.initializers)
         for node in graph:
@@ -37,6 +39,6 @@ def value_names(model: ir.Model) -> Names:
 def node_names(model: ir.Model) -> Names:
     """All node names of a model, taken."""
     names = Names()
-    for graph in model.graphs():
+    for graph in query.graphs(model):
         names.taken.update(node.name for node in graph if node.name)
     return names

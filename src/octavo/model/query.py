@@ -15,9 +15,28 @@ from octavo.errors import ModelError
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
 
 
+_WITH_GRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # of the default domain; others are looked at
+
+
 def nodes(model: ir.Model) -> Iterator[ir.Node]:
     """All nodes of all scopes, depth first: a node, then those of its subgraphs, then the next node."""
-    yield from model.graph.all_nodes()
+    yield from _nodes(model.graph)
+
+
+def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    for node in graph:
+        yield node
+        if node.op_type in _WITH_GRAPHS or node.domain:
+            for inner in subgraphs(node):
+                yield from _nodes(inner)
+
+
+def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The main graph and all subgraphs, each before those inside it."""
+    yield model.graph
+    for node in nodes(model):
+        if node.op_type in _WITH_GRAPHS or node.domain:
+            yield from subgraphs(node)
 
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
@@ -221,7 +240,7 @@ def classify(model: ir.Model) -> Kind:
             count["training"] += 1
     weights = sum(
         1
-        for graph in model.graphs()
+        for graph in graphs(model)
         for value in graph.initializers.values()
         if is_float(value) and (rank(value) or 0) >= 2
     )

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from octavo.errors import ModelError, OutputError
-from octavo.model import external, wire
+from octavo.model import external, query, wire
 from octavo.model.reading import SOURCE
 from octavo.model.tensors import write_tensor
 
@@ -49,7 +49,7 @@ def source_path(model: ir.Model) -> Path | None:
 
 def tensors(model: ir.Model) -> Iterable[ir.TensorProtocol]:
     """Every initializer's tensor, all scopes."""
-    for graph in model.graphs():
+    for graph in query.graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:
                 yield value.const_value
@@ -86,7 +86,7 @@ def _opset_text(model: ir.Model) -> str:
 
 def _element_types(model: ir.Model) -> set[ir.DataType]:
     found = {tensor.dtype for tensor in tensors(model)}
-    for graph in model.graphs():
+    for graph in query.graphs(model):
         found.update(value.dtype for value in graph.inputs if value.dtype is not None)
         for node in graph:
             found.update(value.dtype for value in node.outputs if value.dtype is not None)
@@ -117,9 +117,23 @@ def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
         metadata_props=model.metadata_props,
     )
     try:
-        return ir.to_proto(bare)
+        proto: onnx.ModelProto = ir.to_proto(bare)
+        _drop_bare_types(proto.graph)
+        return proto
     except ir.serde.SerdeError as error:
         raise ModelError(f"{describe(model)} can't be serialized: {_root_cause(error)}") from error
+
+
+def _drop_bare_types(graph: onnx.GraphProto) -> None:
+    """Drop notes of a type without a shape: they tell nothing, and are a tenth of a small model."""
+    telling = [
+        v
+        for v in graph.value_info
+        if v.type.WhichOneof("value") != "tensor_type" or v.type.tensor_type.HasField("shape")
+    ]
+    if len(telling) < len(graph.value_info):
+        del graph.value_info[:]
+        graph.value_info.extend(telling)
 
 
 def _root_cause(error: BaseException) -> str:

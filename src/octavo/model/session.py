@@ -22,6 +22,9 @@ import onnx
 import onnx_ir as ir
 
 from octavo.errors import DataError, ModelError, OutputError
+from octavo.model import bfloat16
+
+FULL_CHECK = 2000  # nodes; more are checked without the runtime's optimizations
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -63,6 +66,7 @@ class Session:
         self._keep = keep  # a temporary folder lives as long as the session that reads from it
         self.inputs: list[InputSpec] = [_spec(argument) for argument in inner.get_inputs()]
         self.output_names: list[str] = [argument.name for argument in inner.get_outputs()]
+        self._halves = any(argument.type == "tensor(bfloat16)" for argument in inner.get_outputs())
 
     @classmethod
     def open(
@@ -116,7 +120,10 @@ class Session:
                 f"missing: {missing or 'none'}, unknown: {sorted(unknown) or 'none'}."
             )
         with _runtime_errors(self._name, "failed in onnxruntime"):
-            values = self._inner.run(names, given)
+            if self._halves:
+                values = bfloat16.run(_ort(), self._inner, names, given)
+            else:
+                values = self._inner.run(names, given)
         return dict(zip(names, values, strict=True))
 
     def _fit(self, spec: InputSpec, feeds: Feeds) -> Any:
@@ -131,12 +138,7 @@ class Session:
                 f"The input {spec.name!r} of {self._name} has {len(spec.shape)} dimensions "
                 f"{list(spec.shape)}, and an array of shape {array.shape} was given."
             )
-        if array.dtype == ml_dtypes.bfloat16:
-            ort = _ort()
-            return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
-                array.view(np.uint16), onnx.TensorProto.BFLOAT16
-            )
-        return array
+        return bfloat16.value_of(_ort(), array) if array.dtype == ml_dtypes.bfloat16 else array
 
 
 def _spec(argument: Any) -> InputSpec:
@@ -308,14 +310,27 @@ def sample_inputs(
     return make(inputs, seed, dims or {})
 
 
-def verify(model: ir.Model | str | Path, *, feeds: Feeds | None = None, run: bool = True) -> None:
-    """Check that a result is a valid model that the runtime loads as a user would, and runs on one sample."""
+def verify(
+    model: ir.Model | str | Path,
+    *,
+    feeds: Feeds | None = None,
+    run: bool = True,
+    custom_ops: Sequence[str | Path] = (),
+    nodes: int | None = None,
+) -> None:
+    """Check that a result is a valid model that the runtime loads, and runs on one sample.
+
+    It is loaded as a user would load it. A graph of very many nodes (``FULL_CHECK``) is loaded without the
+    runtime's optimizations, whose time grows with the square of the nodes; large weights stay in their file.
+    """
     from octavo.model.handover import check
 
     name = _name(model) if isinstance(model, ir.Model) else str(model)
+    size = nodes if nodes is not None else len(model.graph) if isinstance(model, ir.Model) else 0
+    large = not isinstance(model, ir.Model) and Path(f"{model}.data").exists()
     try:
         check(model)
-        session = Session.open(model)
+        session = Session.open(model, custom_ops=custom_ops, optimize=size <= FULL_CHECK, prepack=not large)
         if feeds is not None:
             session.run(feeds)
         elif run:

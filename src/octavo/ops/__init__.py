@@ -16,9 +16,11 @@ from octavo.ops.rule import (
     Weight,
     axis_of,
 )
-from octavo.ops.table import RULES, rule_of
+from octavo.ops.table import BLOCK_PRODUCT, MATMUL_TO_FLOAT, RULES, rule_of
 
 __all__ = [
+    "BLOCK_PRODUCT",
+    "MATMUL_TO_FLOAT",
     "RULES",
     "Act",
     "Bias",

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from octavo.model.query import array, attribute, constant, rank, scalar
+from octavo.model.query import array, attribute, constant, rank, scalar, shape
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
+
 
 def gemm_channel(node: ir.Node) -> int:
     """Output channels of Gemm's B: rows when it is transposed, else columns."""
@@ -28,9 +33,48 @@ def matmul_sum(node: ir.Node) -> int | None:
 
 def refuse_gemm(node: ir.Node) -> str | None:
     """Gemm scales its bias by beta; the integer kernels do not."""
-    if len(node.inputs) > 2 and node.inputs[2] is not None and attribute(node, "beta", 1.0) != 1.0:
+    if _input(node, 2) is not None and attribute(node, "beta", 1.0) != 1.0:
         return f"beta is {attribute(node, 'beta', 1.0)}, and integer kernels take the bias as it is"
     return None
+
+
+def refuse_bias(node: ir.Node) -> str | None:
+    """A bias has to be int32: constant, beside a constant weight."""
+    bias = _input(node, 2)
+    if bias is None:
+        return None
+    if constant(bias) is None:
+        return "its bias is computed, and its integer kernel takes a constant one"
+    weight = node.inputs[1]
+    producer = weight.producer() if weight is not None else None
+    turned = (
+        producer is not None and producer.op_type == "Transpose" and constant(producer.inputs[0]) is not None
+    )
+    if constant(weight) is None and not turned:
+        return "its weight is computed, and the scale of an int32 bias depends on it"
+    return None
+
+
+def refuse_gemm_bias(node: ir.Node) -> str | None:
+    """A bias has to be int32, with one value for each channel, and not beside an alpha."""
+    reason = refuse_bias(node)
+    bias = _input(node, 2)
+    if bias is None or reason is not None:
+        return reason
+    if attribute(node, "alpha", 1.0) != 1.0:
+        return "alpha is not 1, and its integer kernel would scale the bias by it as well"
+    dims, channels = shape(bias) or (), (shape(node.inputs[1]) or (None, None))[gemm_channel(node)]
+    return None if dims and dims[-1] == channels else "its bias has not one value for each channel"
+
+
+def refuse_attention(node: ir.Node) -> str | None:
+    """The integer operator needs a bias, and takes none on the scores, nor other sizes for q, k and v."""
+    if _input(node, 2) is None:
+        return "it has no bias, which QAttention needs"
+    if _input(node, 5) is not None or _input(node, 6) is not None:
+        return "QAttention has no input for a bias on the scores or the length of the past"
+    other = [name for name in ("qkv_hidden_sizes", "rotary_embedding_dim") if attribute(node, name)]
+    return f"QAttention has no attribute {other[0]}" if other else None
 
 
 def blends(node: ir.Node) -> bool:
@@ -38,11 +82,16 @@ def blends(node: ir.Node) -> bool:
     return bool(attribute(node, "mode", "nearest") != "nearest")
 
 
+def refuse_blending(node: ir.Node) -> str | None:
+    """Blending on integers cuts off what lies between them."""
+    return "it blends values, which on integers cuts off what lies between them" if blends(node) else None
+
+
 def refuse_pad(node: ir.Node) -> str | None:
     """A constant fill has to be representable: zero is, other values may not be."""
     if attribute(node, "mode", "constant") != "constant":
         return None
-    fill = node.inputs[2] if len(node.inputs) > 2 else None
+    fill = _input(node, 2)
     if fill is None or scalar(fill) == 0.0:
         return None
     return "the fill value is not zero, so that padding would need a range of its own"
@@ -63,9 +112,13 @@ def refuse_single_concat(node: ir.Node) -> str | None:
 
 
 def refuse_embed(node: ir.Node) -> str | None:
-    """All three tables have to be constants."""
-    tables = [node.inputs[i] for i in (2, 3, 4) if i < len(node.inputs) and node.inputs[i] is not None]
-    return None if all(constant(t) is not None for t in tables) else "a table is computed, not constant"
+    """All tables have to be constants; positions as input and the sum as output have no integer spelling."""
+    tables = [t for t in node.inputs[2:7] if t is not None]
+    if any(constant(t) is None for t in tables):
+        return "a table is computed, not constant"
+    if _input(node, 8) is not None or (len(node.outputs) > 2 and node.outputs[2].name):
+        return "QEmbedLayerNormalization neither takes positions nor returns the sum"
+    return None
 
 
 def clamp_bounds(node: ir.Node) -> tuple[float, float] | None:

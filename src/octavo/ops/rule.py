@@ -1,4 +1,4 @@
-"""The vocabulary of the op table: roles say what a tensor is to an operator, forms how an integer spelling takes it.
+"""The vocabulary of the op table: roles say what a tensor is to an operator, forms how integers spell it.
 
 A form's ``operands`` list the inputs of the integer operator in order:
 
@@ -23,7 +23,9 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from octavo.core.qtypes import QType
 from octavo.core.recipe import Style
+from octavo.core.scheme import Scheme
 
 Axis: TypeAlias = int | Callable[[ir.Node], int | None]
 
@@ -103,10 +105,22 @@ class Form:
     operands: str
     domain: str = ""
     per_channel: bool = True
+    one_zero_point: bool = False  # scales per channel, but a single zero point
     pairs: tuple[str, ...] = ("u8u8", "u8s8", "s8s8")  # activation and weight types with a kernel
     float_output: bool = False  # the output may be left float
     attributes: tuple[str, ...] | None = None  # kept; None: all
-    extra: Mapping[str, int] = field(default_factory=dict)
+    refuse: Callable[[ir.Node], str | None] | None = None  # nodes that have a rule, but not this spelling
+
+    def takes(self, activation: QType, weight: QType) -> bool:
+        """Whether there is a kernel for these types."""
+        pair = "".join(f"{'s' if kind.signed else 'u'}{kind.bits}" for kind in (activation, weight))
+        return pair in self.pairs
+
+    def takes_per_channel(self, scheme: Scheme) -> bool:
+        """Whether a weight of this scheme may have a scale for each channel."""
+        if not self.per_channel:
+            return False
+        return not self.one_zero_point or (scheme.symmetric and scheme.qtype.signed)
 
 
 @dataclass(frozen=True)
@@ -121,7 +135,9 @@ class OpRule:
     domain: str = ""
     forms: Mapping[Style, Form] = field(default_factory=dict)
     refuse: Callable[[ir.Node], str | None] | None = None
-    blends: Callable[[ir.Node], bool] | None = None  # this very node has a range of its own, though the row moves
+    blends: Callable[[ir.Node], bool] | None = (
+        None  # this very node has a range of its own, though the row moves
+    )
     note: str = ""
 
     def role(self, index: int) -> Role:

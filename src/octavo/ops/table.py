@@ -33,10 +33,15 @@ def joined(op: str, **more: object) -> OpRule:
     return OpRule(op, Kind.FOLLOWER, (Act(),), variadic=True, **more)  # type: ignore[arg-type]
 
 
-def moves(op: str, *, plain: bool = True, **more: object) -> OpRule:
-    """Values of input 0 are moved; ``plain``: the operator itself runs on 8-bit integers."""
-    forms = {Q: Form(op, "q0 rest")} if plain else {}
-    return OpRule(op, Kind.MOVE, (Act(), Raw()), (Same(),), variadic=True, forms=forms, **more)  # type: ignore[arg-type]
+def moves(op: str, operands: str = "q0 rest", **more: object) -> OpRule:
+    """Values of input 0 are moved; the operator itself runs on 8-bit integers."""
+    settings: dict[str, object] = {
+        "outputs": (Same(),),
+        "variadic": True,
+        "forms": {Q: Form(op, operands)},
+        **more,
+    }
+    return OpRule(op, Kind.MOVE, (Act(), Raw()), **settings)  # type: ignore[arg-type]
 
 
 def ms(op: str, operands: str, **more: object) -> Form:
@@ -44,27 +49,34 @@ def ms(op: str, operands: str, **more: object) -> Form:
     return Form(op, operands, domain=MS, **more)  # type: ignore[arg-type]
 
 
+# A linear layer whose result stays float, in QOperator style: the one product that answers so.
+BLOCK_PRODUCT = ms("MatMulNBits", "", float_output=True)  # weights and activations scaled block by block
+MATMUL_TO_FLOAT = ms("MatMulIntegerToFloat", "q0 q1 s0 s1 z0 z1", float_output=True)
+
 _PAIRS4 = ("u8u8", "u8s8", "s8s8", "s8u8")
 _ONE_IN = "q0 s0 z0 sy zy"
 
 _ROWS: Iterable[OpRule] = (
     # ---- products
     product("Conv", Weight(axis=0, sums=1), forms={
-        Q: Form("QLinearConv", "q0 s0 z0 q1 s1 z1 sy zy b2"),
-        I: Form("ConvInteger", "q0 q1 z0 z1", pairs=_PAIRS4),
+        Q: Form("QLinearConv", "q0 s0 z0 q1 s1 z1 sy zy b2", refuse=hooks.refuse_bias),
+        I: Form("ConvInteger", "q0 q1 z0 z1", pairs=_PAIRS4, one_zero_point=True),
     }),
     product("ConvTranspose", Weight(axis=1, sums=0)),
     product("Gemm", Weight(axis=hooks.gemm_channel, sums=hooks.gemm_sum), refuse=hooks.refuse_gemm, forms={
-        Q: ms("QGemm", "q0 s0 z0 q1 s1 z1 b2 sy zy", float_output=True, attributes=("transA", "transB", "alpha")),
+        Q: ms("QGemm", "q0 s0 z0 q1 s1 z1 b2 sy zy", float_output=True, refuse=hooks.refuse_gemm_bias,
+              attributes=("transA", "transB", "alpha")),
         I: Form("MatMulInteger", "q0 q1 z0 z1", pairs=_PAIRS4),
     }),
     product("MatMul", Weight(axis=hooks.matmul_channel, sums=hooks.matmul_sum), bias=False, forms={
         Q: Form("QLinearMatMul", "q0 s0 z0 q1 s1 z1 sy zy"),
         I: Form("MatMulInteger", "q0 q1 z0 z1", pairs=_PAIRS4),
     }),
-    OpRule("Einsum", Kind.FOLLOWER, (Act(),), variadic=True, note="weights and activations alike have one scale"),
-    OpRule("Attention", Kind.PRODUCT, (Act(), Weight(axis=1, sums=0), Raw()), variadic=True, domain=MS, forms={
+    joined("Einsum", note="weights and activations alike have one scale"),
+    OpRule("Attention", Kind.PRODUCT, (Act(), Weight(axis=1, sums=0), Raw()), (Out(), RawOut()),
+           variadic=True, domain=MS, forms={
         I: ms("QAttention", "q0 q1 f2 s0 s1 f3 z0 z1 f4", pairs=("u8u8", "u8s8"), float_output=True,
+              refuse=hooks.refuse_attention,
               attributes=("num_heads", "unidirectional", "scale", "mask_filter_value", "do_rotary",
                           "past_present_share_buffer")),
     }),
@@ -75,13 +87,15 @@ _ROWS: Iterable[OpRule] = (
     # ---- lookups
     OpRule("Gather", Kind.LOOKUP, (Table(), Raw()), (Same(),), forms={Q: Form("Gather", "q0 rest")},
            note="a constant table is stored in 8 bits, a computed one moves"),
-    OpRule("EmbedLayerNormalization", Kind.LOOKUP, (Raw(), Raw(), Table(), Table(), Table(), Table(), Table(), Raw()),
-           (RawOut(),), domain=MS, refuse=hooks.refuse_embed, forms={
+    OpRule("EmbedLayerNormalization", Kind.LOOKUP, (Raw(), Raw(), *([Table()] * 5), Raw()), (RawOut(),),
+           domain=MS, refuse=hooks.refuse_embed, forms={
                s: ms("QEmbedLayerNormalization", "f0 f1 q2 q3 q4 q5 q6 f7 s2 s3 s4 s5 s6 z2 z3 z4 z5 z6",
-                     per_channel=False, float_output=True) for s in (Q, I)}),
+                     per_channel=False, pairs=(), float_output=True, attributes=("epsilon",))
+               for s in (Q, I)}),
     # ---- recurrence: weights only
     OpRule("LSTM", Kind.RECURRENT, (Raw(), Weight(axis=1), Weight(axis=1), Raw()), (RawOut(),), variadic=True,
-           refuse=hooks.refuse_lstm, forms={s: ms("DynamicQuantizeLSTM", "") for s in (Style.QDQ, Q, I)}),
+           refuse=hooks.refuse_lstm,
+           forms=dict.fromkeys(Style, ms("DynamicQuantizeLSTM", "", pairs=(), one_zero_point=True))),
     OpRule("GRU", Kind.RECURRENT, (Raw(), Weight(axis=1), Weight(axis=1), Raw()), (RawOut(),), variadic=True,
            refuse=hooks.refuse_lstm),
     OpRule("RNN", Kind.RECURRENT, (Raw(), Weight(axis=1), Weight(axis=1), Raw()), (RawOut(),), variadic=True,
@@ -111,7 +125,7 @@ _ROWS: Iterable[OpRule] = (
     OpRule("PRelu", Kind.FOLLOWER, (Act(), Act()), note="the slope has the activation's type"),
     unary("Softmax", 0.0, 1.0, forms={Q: ms("QLinearSoftmax", _ONE_IN)}),
     # ---- pooling and reduction
-    moves("MaxPool"),
+    moves("MaxPool", outputs=(Same(), RawOut())),
     unary("AveragePool", forms={Q: ms("QLinearAveragePool", _ONE_IN)}),
     unary("GlobalAveragePool", forms={Q: ms("QLinearGlobalAveragePool", _ONE_IN)}),
     OpRule("ReduceMean", Kind.FOLLOWER, (Act(), Raw())),
@@ -120,23 +134,25 @@ _ROWS: Iterable[OpRule] = (
     OpRule("CumSum", Kind.FOLLOWER, (Act(), Raw())),
     OpRule("ArgMax", Kind.MOVE, (Act(),), (RawOut(),), forms={Q: Form("ArgMax", "q0", float_output=True)}),
     OpRule("TopK", Kind.MOVE, (Act(), Raw()), (Same(), RawOut()), forms={Q: Form("TopK", "q0 rest")}),
-    # ---- normalization: the scale is a small weight, the shift a bias
-    OpRule("BatchNormalization", Kind.FOLLOWER, (Act(), Weight(), Bias(), Raw(), Raw()), (Out(), RawOut())),
-    OpRule("InstanceNormalization", Kind.FOLLOWER, (Act(), Weight(), Bias())),
-    OpRule("LayerNormalization", Kind.FOLLOWER, (Act(), Weight(), Bias()), (Out(), RawOut())),
-    OpRule("GroupNormalization", Kind.FOLLOWER, (Act(), Weight(), Bias())),
+    # ---- normalization: the scale is a small weight; the shift is added to normalized values, whose scale is
+    # not that of input 0, so that it stays float
+    OpRule("BatchNormalization", Kind.FOLLOWER, (Act(), Weight(), Raw(), Raw(), Raw()), (Out(), RawOut())),
+    OpRule("InstanceNormalization", Kind.FOLLOWER, (Act(), Weight(), Raw())),
+    OpRule("LayerNormalization", Kind.FOLLOWER, (Act(), Weight(), Raw()), (Out(), RawOut())),
+    OpRule("GroupNormalization", Kind.FOLLOWER, (Act(), Weight(), Raw())),
     OpRule("RMSNormalization", Kind.FOLLOWER, (Act(), Weight())),
-    OpRule("SkipLayerNormalization", Kind.FOLLOWER, (Act(), Act(), Raw(), Raw(), Raw()), (Out(), RawOut()), domain=MS),
+    OpRule("SkipLayerNormalization", Kind.FOLLOWER, (Act(), Act(), Raw(), Raw(), Raw()), (Out(), RawOut()),
+           domain=MS),
     # ---- sampling
-    OpRule("Resize", Kind.MOVE, (Act(), Raw()), (Same(),), variadic=True, forms={Q: Form("Resize", "q0 rest")},
-           blends=hooks.blends, note="nearest moves values; other modes blend and have a range of their own"),
+    moves("Resize", forms={Q: Form("Resize", "q0 rest", refuse=hooks.refuse_blending)}, blends=hooks.blends,
+          note="nearest moves values; other modes blend and have a range of their own"),
     OpRule("GridSample", Kind.FOLLOWER, (Act(), Raw())),
     # ---- data movement
     *(moves(op) for op in (
-        "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Split", "GatherElements",
-        "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
+        "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Split",
+        "GatherElements", "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
     )),
-    moves("Pad", refuse=hooks.refuse_pad),
+    moves("Pad", "q0 f1 z0 f3", refuse=hooks.refuse_pad, note="integers are padded with the zero point"),
 )  # fmt: skip
 
 RULES: dict[tuple[str, str], OpRule] = {(rule.domain, rule.op_type): rule for rule in _ROWS}

@@ -2,6 +2,7 @@
 
 from octavo.planning.build import build
 from octavo.planning.candidates import Avoid
+from octavo.planning.outliers import lost_weights
 from octavo.planning.resolve import resolve
 
-__all__ = ["Avoid", "build", "resolve"]
+__all__ = ["Avoid", "build", "lost_weights", "resolve"]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
-from octavo.core.recipe import DynamicScheme, Placement, Recipe, Scheme, Style
+from octavo.core.recipe import DynamicScheme, Placement, Recipe, Style
+from octavo.core.scheme import Scheme
+from octavo.errors import RecipeError
 from octavo.model import query
 from octavo.ops import Act, Form, Kind, OpRule, Table, Weight, rule_of
 from octavo.planning.select import Selection
 from octavo.targets import Target
+
+_MASK = 1e30  # magnitudes at which a constant is a mask or an infinity, not a signal
 
 UNIT = "octavo.unit"  # node.meta: the node is part of a pattern that the runtime runs as one
 
@@ -23,9 +27,16 @@ class Avoid:
 
     nodes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
+    unseen: frozenset[str] = frozenset()  # those of the tensors that calibration had no value of
 
     def __bool__(self) -> bool:
         return bool(self.nodes or self.tensors)
+
+    def and_also(self, more: Avoid) -> Avoid:
+        """What either of two speaks against."""
+        return Avoid(
+            {**self.nodes, **more.nodes}, {**self.tensors, **more.tensors}, self.unseen | more.unseen
+        )
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,7 @@ class Question:
 
 
 def weight_of(value: ir.Value | None) -> tuple[ir.Value, tuple[int, ...] | None] | None:
-    """The initializer behind a weight, and the permutation where it is read through a Transpose (tied weights)."""
+    """The initializer behind a weight, and the permutation of a Transpose between the two (tied weights)."""
     while value is not None:
         producer = value.producer()
         if producer is None:
@@ -76,15 +87,32 @@ def refusal(node: ir.Node, question: Question) -> str | None:
         return "no rule for this operator"
     if UNIT in node.meta:
         return f"part of a {str(node.meta[UNIT]).partition(':')[0]}, which the runtime runs as one operator"
-    if node.name in question.avoid.nodes:
-        return question.avoid.nodes[node.name]
+    if (node.name or "") in question.avoid.nodes:
+        return question.avoid.nodes[node.name or ""]
     return (
         _type_refusal(node, rule)
         or rule.refusal(node)
         or _form_refusal(node, rule, question)
         or _weight_refusal(node, rule, question)
+        or _operand_refusal(node, rule, question)
         or (None if question.everywhere else _target_refusal(node, rule, question))
     )
+
+
+def leading_to_products(nodes: Sequence[ir.Node], refused: Container[str | None]) -> set[ir.Value]:
+    """Values that some product reads, directly or through operators that can be quantized."""
+    found: set[ir.Value] = set()
+    for node in reversed(nodes):
+        rule = rule_of(node) if node.name not in refused else None
+        if rule is None or not (rule.kind is Kind.PRODUCT or any(v in found for v in node.outputs)):
+            continue
+        read = {
+            v for i, v in enumerate(node.inputs) if v is not None and isinstance(rule.role(i), Act | Table)
+        }
+        if rule.kind is Kind.PRODUCT and node.inputs[1] is not None:
+            read.add(node.inputs[1])
+        found |= read
+    return found
 
 
 def is_float_work(node: ir.Node) -> bool:
@@ -92,7 +120,19 @@ def is_float_work(node: ir.Node) -> bool:
     return any(query.is_float(v) for v in node.outputs) and node.op_type not in _SILENT
 
 
-_SILENT = frozenset({"Cast", "Constant", "Shape", "QuantizeLinear", "DequantizeLinear", "If", "Loop", "Scan", "ConstantOfShape"})
+_SILENT = frozenset(
+    {
+        "Cast",
+        "Constant",
+        "Shape",
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "If",
+        "Loop",
+        "Scan",
+        "ConstantOfShape",
+    }
+)
 
 
 def _type_refusal(node: ir.Node, rule: OpRule) -> str | None:
@@ -121,12 +161,21 @@ def _form_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | None
         return f"it has no integer spelling in the {style.value} style"
     if rule.kind is Kind.PRODUCT and question.recipe.activations is not None:
         act, weight = question.recipe.activations.qtype, question.recipe.weights.qtype
-        pair = f"{'s' if act.signed else 'u'}{act.bits}{'s' if weight.signed else 'u'}{weight.bits}"
-        if pair not in form.pairs:
+        if not form.takes(act, weight):
             return f"{form.op_type} has no kernel for {act} activations with {weight} weights"
-    if style is Style.QOPERATOR and node.op_type == "Conv" and len(node.inputs) > 2 and node.inputs[2] is not None:
-        if query.constant(node.inputs[2]) is None:
-            return "its bias is computed, and QLinearConv takes a constant one"
+    return form.refuse(node) if form.refuse is not None else None
+
+
+def _operand_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | None:
+    """A constant beside an activation has to have a range: masks and infinities have none."""
+    if not question.recipe.is_static:
+        return None
+    for i, value in enumerate(node.inputs):
+        found = query.array(value) if isinstance(rule.role(i), Act) else None
+        if found is not None and found.size and not np.abs(found).max() < _MASK:
+            return (
+                f"its operand {value.name if value is not None else ''!r} reaches {np.abs(found).max():.3g}"
+            )
     return None
 
 
@@ -156,7 +205,9 @@ def _target_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | No
     match rule.kind:
         case Kind.PRODUCT:
             known = target.dynamic_products if question.dynamic else target.products
-            return _product_refusal(node, target) if node.op_type in known else "the target gains nothing by it"
+            return (
+                _product_refusal(node, target) if node.op_type in known else "the target gains nothing by it"
+            )
         case Kind.RECURRENT:
             source = weight_of(node.inputs[1])
             small = source is None or _size(source[0]) < target.least_recurrent
@@ -179,14 +230,23 @@ def _product_refusal(node: ir.Node, target: Target) -> str | None:
         return f"a weight of {_size(source[0])} values is too small to gain"
     if node.op_type == "MatMul" and (query.rank(node.inputs[1]) or 0) != 2:
         return "its weight is no matrix, and the runtime fails on scales per channel there"
-    if node.op_type == "Conv" and target.most_groups is not None:
-        group = query.attribute(node, "group", 1)
-        dims = query.shape(node.inputs[1]) or ()
-        depthwise = len(dims) > 1 and dims[1] == 1
-        if group > target.most_groups and not depthwise:
-            return f"a Conv of {group} groups is slower with integers"
+    if node.op_type == "Conv":
+        return _conv_refusal(node, target)
     if node.op_type == "Gemm" and query.attribute(node, "alpha", 1.0) != 1.0:
         return "alpha is not 1, and the runtime does not fuse that"
+    return None
+
+
+def _conv_refusal(node: ir.Node, target: Target) -> str | None:
+    group = query.attribute(node, "group", 1)
+    dims = [d or 1 for d in query.shape(node.inputs[1]) or ()]
+    if len(dims) < 2 or (group > 1 and dims[1] == 1):
+        return None  # depthwise
+    products = int(np.prod(dims[1:]))
+    if products < target.least_products:
+        return f"{products} products for each result are too few to gain"
+    if target.most_groups is not None and group > target.most_groups:
+        return f"a Conv of {group} groups is slower with integers"
     return None
 
 
@@ -196,27 +256,42 @@ def _size(value: ir.Value) -> int:
 
 
 def accepts(recipe: Recipe, target: Target) -> None:
-    """Check the recipe against the target's types and styles; a clash is an error that offers what is legal."""
-    from octavo.errors import RecipeError
-
+    """Check the recipe against the target's types and styles; a clash is an error that says what is legal."""
     if recipe.style not in target.styles:
         legal = ", ".join(s.value for s in target.styles)
-        raise RecipeError(f"Target {target.name} takes no {recipe.style.value} models; choose one of: {legal}.")
+        raise RecipeError(
+            f"Target {target.name} takes no {recipe.style.value} models; choose one of: {legal}."
+        )
     wanted = [("weights", recipe.weights, target.weight_types)]
     if isinstance(recipe.activations, Scheme):
         wanted.append(("activations", recipe.activations, target.activation_types))
     for what, scheme, legal_types in wanted:
         if scheme.qtype.name not in legal_types:
             raise RecipeError(
-                f"Target {target.name} takes no {scheme.qtype} {what}; choose one of: {', '.join(legal_types)}."
+                f"Target {target.name} takes no {scheme.qtype} {what};"
+                f" choose one of: {', '.join(legal_types)}."
             )
     if recipe.style is not Style.QDQ:
         for what, scheme, _ in wanted:
             if scheme.qtype.bits != 8 or scheme.qtype.is_float:
                 raise RecipeError(
-                    f"{scheme.qtype} {what} exist in the qdq style only; choose style qdq, or an 8-bit integer type."
+                    f"{scheme.qtype} {what} exist in the qdq style only; choose style qdq, or an 8-bit"
+                    " integer type."
                 )
+    if recipe.activations is None and recipe.style is not Style.QDQ:
+        raise RecipeError(
+            f"The {recipe.style.value} style needs quantized activations; choose the style qdq for weights"
+            " alone, or give activations a type."
+        )
     if isinstance(recipe.activations, DynamicScheme) and recipe.style is not Style.INTEGER:
-        raise RecipeError("Activations quantized at run time exist in the integer style only; choose style integer.")
-    if recipe.weights.qtype.is_float and isinstance(recipe.activations, Scheme) and not recipe.activations.qtype.is_float:
-        raise RecipeError("float8 weights go with float8 activations; choose float8e4m3fn for both, or int8 weights.")
+        raise RecipeError(
+            "Activations quantized at run time exist in the integer style only; choose style integer."
+        )
+    if (
+        recipe.weights.qtype.is_float
+        and isinstance(recipe.activations, Scheme)
+        and not recipe.activations.qtype.is_float
+    ):
+        raise RecipeError(
+            "float8 weights go with float8 activations; choose float8e4m3fn for both, or int8 weights."
+        )

@@ -11,80 +11,112 @@ from octavo.core.plan import Bounded, Constant, Derived, Dynamic, Entry, Fixed, 
 from octavo.core.recipe import Override, Recipe
 from octavo.core.scheme import Scheme
 from octavo.errors import RecipeError, closest
+from octavo.model import query
+
+
+def kept_float(recipe: Recipe, model: ir.Model) -> dict[str, str]:
+    """The tensors that overrides keep float, with the reason that the plan gives for it."""
+    found: dict[str, str] = {}
+    for override in recipe.overrides:
+        if not override.keep_float:
+            continue
+        if override.readers is not None:
+            raise RecipeError(
+                f"Override of {override.tensor!r}: keep_float holds for all readers of a tensor; leave"
+                " readers out, or exclude those nodes."
+            )
+        names = [name for name in _names(model) if _fits(name, override)]
+        if not names:
+            raise _unknown(override, _names(model))
+        found.update(dict.fromkeys(names, f"an override of {override.tensor!r} keeps it float"))
+    return found
+
+
+def preview(entry: Entry, tensor: str, recipe: Recipe) -> Entry:
+    """What an entry of a tensor would be after the overrides that hold for all its readers."""
+    for override in recipe.overrides:
+        if _fits(tensor, override) and not override.keep_float and override.readers is None:
+            entry = _changed(entry, override)
+    return entry
 
 
 def apply(entries: dict[Key, Entry], recipe: Recipe, model: ir.Model) -> dict[Key, Entry]:
     """The entries with all overrides applied, in their order; one that fits no tensor is an error."""
     for override in recipe.overrides:
-        hits = [k for k in entries if _fits(k, override)]
+        if override.keep_float:
+            continue  # the planner went around these
+        hits = [k for k in entries if _fits(k.tensor, override)]
         if not hits:
-            names = {k.tensor for k in entries}
-            if any(fnmatch.fnmatchcase(n, override.tensor) for n in _names(model)):
+            if any(_fits(name, override) for name in _names(model)):
                 raise RecipeError(
                     f"Override of {override.tensor!r}: the tensor exists but is not quantized here;"
                     " include the node that reads or makes it first."
                 )
-            raise RecipeError(f"Override of {override.tensor!r}: no such tensor{closest(override.tensor, names) or '.'}")
-        if override.keep_float:
-            entries = _without(entries, hits)
-            continue
-        if override.readers is not None:
-            entries.update(_conversions(entries, override))
-            continue
-        entries = {k: _changed(e, override) if k in hits else e for k, e in entries.items()}
+            raise _unknown(override, {k.tensor for k in entries})
+        if override.readers is None:
+            entries = {k: _changed(e, override) if k in hits else e for k, e in entries.items()}
+        else:
+            entries = _converted(entries, override, hits, model)
     return entries
 
 
-def _fits(key: Key, override: Override) -> bool:
-    return key.tensor == override.tensor or fnmatch.fnmatchcase(key.tensor, override.tensor)
+def _unknown(override: Override, names: set[str]) -> RecipeError:
+    return RecipeError(
+        f"Override of {override.tensor!r}: no such tensor{closest(override.tensor, names) or '.'}"
+    )
+
+
+def _fits(tensor: str, override: Override) -> bool:
+    return tensor == override.tensor or fnmatch.fnmatchcase(tensor, override.tensor)
 
 
 def _names(model: ir.Model) -> set[str]:
-    names = {v.name or "" for v in model.graph.inputs}
+    names = {v.name or "" for graph in query.graphs(model) for v in graph.inputs}
     names.update(model.graph.initializers)
-    names.update(v.name or "" for node in model.graph.all_nodes() for v in node.outputs)
-    return names
+    names.update(v.name or "" for node in query.nodes(model) for v in node.outputs)
+    return names - {""}
 
 
-def _without(entries: dict[Key, Entry], gone: list[Key]) -> dict[Key, Entry]:
-    """Entries without some keys, and without what was shared with or derived from them."""
-    dropped = set(gone)
-    grew = True
-    while grew:
-        grew = False
-        for key, entry in entries.items():
-            if key in dropped:
-                continue
-            sources = (
-                [entry.key] if isinstance(entry, Shared) else [Key(*entry.x), Key(*entry.w)] if isinstance(entry, Derived) else []
-            )
-            if any(s in dropped for s in sources):
-                dropped.add(key)
-                grew = True
-    return {k: e for k, e in entries.items() if k not in dropped}
-
-
-def _conversions(entries: dict[Key, Entry], override: Override) -> dict[Key, Entry]:
-    """Entries on the edges to some readers: a conversion from the tensor's own type."""
-    base = entries.get(Key(override.tensor))
-    found: dict[Key, Entry] = {}
+def _converted(
+    entries: dict[Key, Entry], override: Override, hits: list[Key], model: ir.Model
+) -> dict[Key, Entry]:
+    """Entries on the edges to some readers: conversions from the tensor's own type, which biases follow."""
+    reads = {node.name or "": {v.name for v in node.inputs if v is not None} for node in query.nodes(model)}
+    made: dict[Key, Entry] = {}
     for reader in override.readers or ():
-        edge = entries.get(Key(override.tensor, reader), base)
-        if edge is None:
+        if reader not in reads:
+            raise RecipeError(
+                f"Override of {override.tensor!r}: no node is named {reader!r}{closest(reader, reads) or '.'}"
+            )
+        for tensor in dict.fromkeys(k.tensor for k in hits if k.tensor in reads[reader]):
+            edge = entries.get(Key(tensor, reader), entries.get(Key(tensor)))
+            if edge is not None:
+                made[Key(tensor, reader)] = _changed(edge, override)
+        if not any(key.reader == reader for key in made):
             raise RecipeError(f"Override of {override.tensor!r}: {reader!r} does not read it quantized.")
-        found[Key(override.tensor, reader)] = _changed(edge, override)
-    return found
+    return {key: _follows(entry, made) for key, entry in {**entries, **made}.items()}
+
+
+def _follows(entry: Entry, made: dict[Key, Entry]) -> Entry:
+    """A bias derived from a tensor whose view its product has changed is derived from that view."""
+    if isinstance(entry, Derived):
+        view = Key(entry.x[0], entry.w[1])
+        if view in made:
+            return replace(entry, x=(view.tensor, view.reader))
+    return entry
 
 
 def _changed(entry: Entry, override: Override) -> Entry:
     match entry:
         case Derived() | Dynamic():
             raise RecipeError(
-                f"Override of {override.tensor!r}: its parameters follow from other tensors; set those instead."
+                f"Override of {override.tensor!r}: its parameters follow from other tensors; set those"
+                " instead."
             )
         case Shared():
             raise RecipeError(
-                f"Override of {override.tensor!r}: it has the parameters of {entry.tensor!r}; override that tensor."
+                f"Override of {override.tensor!r}: it has the parameters of {entry.tensor!r}; override that"
+                " tensor."
             )
         case Constant(scheme, algorithm, _):
             scheme = _scheme(scheme, override)
@@ -103,11 +135,10 @@ def _changed(entry: Entry, override: Override) -> Entry:
 
 
 def _scheme(scheme: Scheme, override: Override) -> Scheme:
-    changes = {
-        name: getattr(override, name)
-        for name in ("qtype", "granularity", "symmetric", "reduce_range", "method")
-        if getattr(override, name) is not None
-    }
-    if "qtype" in changes and "symmetric" not in changes and changes["qtype"].symmetric_by_default != scheme.qtype.signed:
-        changes.setdefault("symmetric", scheme.symmetric)
-    return scheme.but(**changes)
+    return scheme.but(
+        **{
+            name: getattr(override, name)
+            for name in ("qtype", "granularity", "symmetric", "reduce_range", "method")
+            if getattr(override, name) is not None
+        }
+    )

@@ -19,6 +19,7 @@ from octavo.core.qparams import QParams
 from octavo.core.scheme import Scheme
 from octavo.core.stats import Range
 from octavo.errors import DataError, ModelError, RecipeError, TableError
+from octavo.model import query
 from octavo.planning.candidates import weight_of
 
 Params = dict[Key, QParams]
@@ -27,27 +28,68 @@ Params = dict[Key, QParams]
 def resolve(model: ir.Model, plan: Plan, ranges: Mapping[str, Range]) -> Params:
     """Parameters for every entry of the plan but the dynamic ones."""
     values = _values(model)
+    clamps = _clamps(model, plan)
     params: Params = {}
     for key, entry in plan.entries.items():
         if not isinstance(entry, Shared | Derived | Dynamic):
             params[key] = _own(key, entry, values, ranges)
+            if key.reader is None and key.tensor in clamps:
+                params[key] = _clamping(key, params[key])
     _make_room_for_biases(plan, params, values)
     for key, entry in plan.entries.items():
         if isinstance(entry, Derived):
-            params[key] = affine.bias_params(params[plan.root(Key(*entry.x))], params[Key(*entry.w)])
+            found = affine.bias_params(params[plan.root(Key(*entry.x))], params[Key(*entry.w)])
+            params[key] = _on_last_axis(found, values[key.tensor])
     for key, entry in plan.entries.items():
         if isinstance(entry, Shared):
             root = plan.root(key)
-            if root not in params:
-                raise TableError(f"The plan lets {key} share the parameters of {root}, which has none.")
-            params[key] = params[root]
+            params[key] = _of(params, root, key)
     return params
+
+
+def _of(params: Params, source: Key, key: Key) -> QParams:
+    if source not in params:
+        raise TableError(
+            f"The plan takes the parameters of {key} from {source}, which has none; add an entry for it."
+        )
+    return params[source]
+
+
+def _clamps(model: ir.Model, plan: Plan) -> set[str]:
+    """The tensors that absorbed clamps gave."""
+    if not plan.absorbed:
+        return set()
+    return {node.outputs[0].name or "" for node in query.nodes(model) if node.name in plan.absorbed}
+
+
+def _clamping(key: Key, params: QParams) -> QParams:
+    """Parameters whose lowest integer is zero; a tensor that was always zero has a zero point to choose."""
+    lowest = params.qtype.qmin
+    zero = int(params.zero_point.astype(np.int64))
+    if zero == lowest:
+        return params
+    if float(params.scale) == 1.0 and zero == 0:
+        return QParams(
+            params.scale, np.asarray(lowest, params.zero_point.dtype), params.qtype, params.granularity
+        )
+    raise TableError(
+        f"The plan absorbs the clamp before {key.tensor!r}, whose quantized range goes below zero; take the"
+        " node out of 'absorbed', or let the range start at zero."
+    )
+
+
+def _on_last_axis(params: QParams, bias: ir.Value) -> QParams:
+    """A bias may be a row [1, N]: its channels are on its last axis."""
+    if isinstance(params.granularity, PerTensor):
+        return params
+    axis = len(weight_array(bias).shape) - 1
+    return QParams(params.scale, params.zero_point, params.qtype, PerChannel(axis))
 
 
 def _values(model: ir.Model) -> dict[str, ir.Value]:
     found = {v.name or "": v for v in model.graph.inputs}
     found.update(model.graph.initializers)
-    for node in model.graph.all_nodes():
+    for node in query.nodes(model):
         found.update((v.name or "", v) for v in node.outputs)
     return found
 
@@ -58,8 +100,8 @@ def _own(key: Key, entry: Entry, values: Mapping[str, ir.Value], ranges: Mapping
             found = ranges.get(key.tensor)
             if found is None:
                 raise DataError(
-                    f"Tensor {key.tensor!r} was never seen in calibration; give data that reaches it, or exclude"
-                    " the node that reads it."
+                    f"Tensor {key.tensor!r} was never seen in calibration; give data that reaches it, or"
+                    " exclude the node that reads it."
                 )
             if scheme.qtype.is_float:
                 std = found.std if found.std is not None else max(-found.low, found.high) / 3.0
@@ -82,7 +124,9 @@ def _fixed(
     if len(scale) == 1 and isinstance(grain, PerChannel):
         grain = PerTensor()
     if len(scale) > 1 and isinstance(grain, PerTensor):
-        raise RecipeError(f"{key}: {len(scale)} scales were given for one tensor; add granularity channel:AXIS.")
+        raise RecipeError(
+            f"{key}: {len(scale)} scales were given for one tensor; add granularity channel:AXIS."
+        )
     if any(s <= 0 for s in scale) or len(scale) != len(zero):
         raise RecipeError(f"{key}: scales must be positive, and as many as zero points.")
     scales = np.asarray(scale, np.float32)
@@ -104,7 +148,9 @@ def weight_array(value: ir.Value) -> npt.NDArray[np.generic]:
     return content if source[1] is None else content.transpose(source[1])
 
 
-def _constant(key: Key, scheme: Scheme, bounds: tuple[float, float] | None, values: Mapping[str, ir.Value]) -> QParams:
+def _constant(
+    key: Key, scheme: Scheme, bounds: tuple[float, float] | None, values: Mapping[str, ir.Value]
+) -> QParams:
     if key.tensor not in values:
         raise TableError(f"The plan names a tensor {key.tensor!r} that this model does not have.")
     content = weight_array(values[key.tensor])
@@ -117,7 +163,8 @@ def _constant(key: Key, scheme: Scheme, bounds: tuple[float, float] | None, valu
     low, high = kernels.extremes(content, grain)
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
         raise ModelError(
-            f"Weight {key.tensor!r} holds NaN or infinity; repair the model, or exclude the node {key.reader!r}."
+            f"Weight {key.tensor!r} holds NaN or infinity; repair the model, or exclude the node"
+            f" {key.reader!r}."
         )
     return affine.from_range(low, high, scheme)
 
@@ -138,9 +185,14 @@ def _make_room_for_biases(plan: Plan, params: Params, values: Mapping[str, ir.Va
     for key, entry in plan.entries.items():
         if not isinstance(entry, Derived):
             continue
-        x, w_key = params[plan.root(Key(*entry.x))], Key(*entry.w)
-        w = params[w_key]
+        x, w_key = _of(params, plan.root(Key(*entry.x)), key), Key(*entry.w)
+        w = _of(params, w_key, key)
         bias = weight_array(values[key.tensor]).reshape(-1)
+        if not np.all(np.isfinite(bias.astype(np.float32))):
+            raise ModelError(
+                f"Bias {key.tensor!r} holds NaN or infinity; repair the model, or exclude the node"
+                f" {key.reader!r}."
+            )
         least = affine.least_weight_scale(bias, x.scale)
         if w.scale.ndim == 0:
             least = np.asarray(least.max(initial=0.0))

@@ -54,8 +54,8 @@ def plan_table(plan: Plan, *, tensors: bool = False) -> str:
     else:
         blocks.append(_needs(plan))
     notes = [f"note: {clean(note, 600)}" for note in plan.notes]
-    if plan.opset is not None:
-        notes.append(f"note: the opset is raised to {plan.opset}")
+    if plan.opset > 13:
+        notes.append(f"note: its types need opset {plan.opset}; an older model is converted")
     if notes:
         blocks.append("\n".join(notes))
     return "\n\n".join(block for block in blocks if block)

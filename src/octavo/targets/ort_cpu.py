@@ -23,6 +23,12 @@ ORT_CPU = Target(
             "GatherElements", "Expand", "Tile", "DepthToSpace", "MaxPool", "Resize", "ReduceMax", "ReduceMin",
         }
     ),
+    fuses=frozenset(
+        {
+            "Conv", "Gemm", "MatMul", "Add", "Mul", "LeakyRelu", "Sigmoid", "Softmax", "Concat",
+            "GlobalAveragePool", "AveragePool", "Where",
+        }
+    ),
     needs_output=frozenset({"Conv"}),
     recurrent=frozenset({"LSTM"}),
     stays_float={
@@ -37,9 +43,10 @@ ORT_CPU = Target(
         "RNN": _NONE,
         "EmbedLayerNormalization": "only its dynamic spelling has a kernel",
         **dict.fromkeys(
-            ("Sub", "Div", "Min", "Max", "Tanh", "HardSigmoid", "Erf", "Gelu", "Elu", "PRelu", "ReduceMean", "CumSum",
-             "BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization",
-             "RMSNormalization", "SkipLayerNormalization", "GridSample", "Einsum", "MultiHeadAttention", "ArgMax"),
+            ("Sub", "Div", "Min", "Max", "Tanh", "HardSigmoid", "Erf", "Gelu", "Elu", "PRelu", "ReduceMean",
+             "CumSum", "BatchNormalization", "InstanceNormalization", "LayerNormalization",
+             "GroupNormalization", "RMSNormalization", "SkipLayerNormalization", "GridSample",
+             "Einsum", "MultiHeadAttention", "ArgMax"),
             _NONE,
         ),
     },
@@ -48,6 +55,8 @@ ORT_CPU = Target(
         "ConvTranspose": _NONE,
     },
     least_weight=64,
+    least_products=16,
+    block_products=True,
     most_groups=4,
     least_recurrent=1 << 16,
 )  # fmt: skip

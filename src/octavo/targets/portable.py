@@ -1,4 +1,4 @@
-"""Any runtime and any CPU: 7-bit weights, so that kernels which add u8×s8 products in 16 bits never saturate."""
+"""Any runtime and any CPU: 7-bit weights, so that kernels that add products in 16 bits never saturate."""
 
 from dataclasses import replace
 

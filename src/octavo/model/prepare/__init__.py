@@ -9,9 +9,9 @@ The passes, in order; each is one small file and does nothing on a model it has 
     no-ops         Identity, Dropout in inference, Cast to the same type
     constants      what depends on constants alone, computed
     batch norm     folded into the layer before
+    symbolic       symbolic shape inference, where ranks are still unknown
     fusions        Gelu, LayerNormalization and HardSwish as one operator or one marked unit
     pooling        a mean over all spatial axes as GlobalAveragePool
-    symbolic       symbolic shape inference, where ranks are still unknown
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
         folded, biases = batch_norm.fold(model)
         log.put("batch norm", folded, "{n} batch normalizations folded into the layer before")
         log.put("bias", biases, "{n} constant additions and products folded into a convolution")
-    if wanted.fuse:
-        for name, count in fusions.fuse(model).items():
-            log.put("fusions", count, f"{{n}} × {name}")
-        log.put("pooling", pooling.pool(model), "{n} spatial means written as GlobalAveragePool")
     if wanted.symbolic_shapes or (
         wanted.symbolic_shapes is None and shapes.lacks_ranks(model) and shapes.sympy_is_installed()
     ):
         count, notes = shapes.infer_symbolically(model)
         log.put("symbolic shapes", count, "{n} tensors known better", notes)
+    if wanted.fuse:
+        for name, count in fusions.fuse(model).items():
+            log.put("fusions", count, f"{{n}} × {name}")
+        log.put("pooling", pooling.pool(model), "{n} spatial means written as GlobalAveragePool")
     remove_unused(model)
     return PrepareReport(tuple(log.changes), tuple(dict.fromkeys(log.notes)))
 
@@ -111,7 +111,7 @@ def _optimize(model: ir.Model, log: _Log) -> None:
     """Let the runtime rewrite the graph by its rules that keep it standard ONNX."""
     before = len(model.graph)
     better = session.optimized(model, "basic")
-    used = {node.domain for node in better.graph.all_nodes()} | {""}
+    used = {node.domain for node in query.nodes(better)} | {""}
     for domain in set(better.opset_imports) - used:
         del better.opset_imports[domain]
     normalize(better)

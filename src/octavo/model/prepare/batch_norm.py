@@ -36,7 +36,7 @@ def fold(model: ir.Model) -> tuple[int, int]:
     """Fold what can be folded; returns the numbers of batch normalizations, and of additions and products."""
     edit = Editor(model)
     biases = folded = 0
-    for graph in model.graphs():
+    for graph in query.graphs(model):
         for node in list(graph):
             if node.domain or node.graph is None:
                 continue
@@ -165,7 +165,7 @@ def _set_input(edit: Editor, node: ir.Node, index: int, array: npt.NDArray[Any])
 
 
 def _fold_affine(edit: Editor, layer: ir.Node) -> int:
-    """``Conv + Add``, ``Conv + Mul`` by a constant per channel: part of its weight and bias. How many were folded."""
+    """Fold constant ``Add`` and ``Mul`` per channel behind a convolution into it; how many."""
     count = 0
     while (reader := query.only_reader(layer.outputs[0])) is not None:
         affine = _constant_affine(layer, reader)

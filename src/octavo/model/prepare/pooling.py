@@ -1,4 +1,4 @@
-"""A mean over all spatial axes is a GlobalAveragePool, which has an integer kernel where ReduceMean has none."""
+"""A mean over all spatial axes is a GlobalAveragePool: that has an integer kernel, ReduceMean has none."""
 
 from __future__ import annotations
 
@@ -17,10 +17,23 @@ def pool(model: ir.Model) -> int:
         out = node.outputs[0].name or name
         kept = bool(query.attribute(node, "keepdims", 1))
         edit.nodes.taken.discard(name)
-        mean = edit.node("GlobalAveragePool", [node.inputs[0]], name=name, output=f"{out}_mean", dtype=node.outputs[0].dtype)
+        mean = edit.node(
+            "GlobalAveragePool",
+            [node.inputs[0]],
+            name=name,
+            output=f"{out}_mean",
+            dtype=node.outputs[0].dtype,
+        )
         new = [mean]
         if not kept:
-            flat = edit.node("Flatten", mean.outputs, {"axis": 1}, name=f"{name}_flat", output=out, dtype=node.outputs[0].dtype)
+            flat = edit.node(
+                "Flatten",
+                mean.outputs,
+                {"axis": 1},
+                name=f"{name}_flat",
+                output=out,
+                dtype=node.outputs[0].dtype,
+            )
             new.append(flat)
         node.append(new)
         edit.take_over(new[-1].outputs[0], node.outputs[0])

@@ -7,19 +7,21 @@ CPU computes float16 in float32 anyway. On a model that has been widened this do
 
 from __future__ import annotations
 
-
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from octavo.model import query
 from octavo.model.edit import Editor
 from octavo.model.prepare.constants import remove_no_ops
 from octavo.model.query import subgraphs
+from octavo.model.tensors import own_name
 
 WIDE = ir.DataType.FLOAT
 NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+_NARROW = "octavo.narrow"  # value.meta: what an initializer became, and what it was
+_LEAST = 4096  # bytes; a smaller weight is not worth a Cast
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
-
 
 
 def widen(model: ir.Model) -> int:
@@ -27,8 +29,8 @@ def widen(model: ir.Model) -> int:
     borders = _borders(model)
     kept = {node for node, _ in borders}
     types = {value: value.dtype for value in model.graph.outputs}
-    changed = sum(_initializer(v) for graph in model.graphs() for v in graph.initializers.values())
-    changed += sum(_node(node) for node in list(model.graph.all_nodes()) if node not in kept)
+    changed = sum(_initializer(v) for graph in query.graphs(model) for v in graph.initializers.values())
+    changed += sum(_node(node) for node in list(query.nodes(model)) if node not in kept)
     edit = Editor(model)
     changed += sum(_after_input(edit, v) for v in model.graph.inputs if v.dtype in NARROW)
     for value, kind in types.items():
@@ -37,6 +39,32 @@ def widen(model: ir.Model) -> int:
     if changed:
         remove_no_ops(model)
     return changed
+
+
+def store_narrow(model: ir.Model) -> int:
+    """Store the large weights that are still float as they were, with a Cast behind; returns how many.
+
+    The runtime folds the Cast when it loads the model, so only the file is smaller.
+    """
+    edit = Editor(model)
+    casts: list[ir.Node] = []
+    for value in list(model.graph.initializers.values()):
+        wide, tensor = value.meta.get(_NARROW, (None, None))
+        if tensor is None or value.const_value is not wide or value.is_graph_output():
+            continue
+        if tensor.dtype == ir.DataType.DOUBLE or tensor.nbytes < _LEAST:
+            continue
+        name = f"{value.name}_float"
+        cast = edit.node("Cast", [value], {"to": int(WIDE)}, name=name, output=name, dtype=WIDE)
+        cast.outputs[0].shape = value.shape
+        for node, index in tuple(value.uses()):
+            if node is not cast:
+                node.replace_input_with(index, cast.outputs[0])
+        value.const_value, value.type = own_name(tensor, value.name), ir.TensorType(tensor.dtype)
+        casts.append(cast)
+    if casts:
+        model.graph.insert_before(model.graph[0], casts)
+    return len(casts)
 
 
 def _borders(model: ir.Model) -> list[tuple[ir.Node, ir.Value]]:
@@ -67,7 +95,9 @@ def _initializer(value: ir.Value) -> int:
     def compute(source: ir.TensorProtocol = tensor) -> ir.TensorProtocol:
         return ir.Tensor(_float32(np.asarray(source.numpy())))
 
-    value.const_value = ir.LazyTensor(compute, dtype=WIDE, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
+    wide = ir.LazyTensor(compute, dtype=WIDE, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
+    value.const_value = wide
+    value.meta[_NARROW] = (wide, tensor)
     value.type = ir.TensorType(WIDE)
     return 1
 
@@ -132,7 +162,9 @@ def _before_output(edit: Editor, value: ir.Value, kind: ir.DataType | None) -> N
     graph = edit.model.graph
     name = value.name or ""
     value.name = edit.values.claim(f"{name}_float")
-    cast = edit.node("Cast", [value], {"to": int(kind or WIDE)}, name=value.name, output=value.name, dtype=kind)
+    cast = edit.node(
+        "Cast", [value], {"to": int(kind or WIDE)}, name=value.name, output=value.name, dtype=kind
+    )
     cast.outputs[0].shape, cast.outputs[0].name = value.shape, name
     graph.append(cast)
     for i, output in enumerate(graph.outputs):

@@ -1,0 +1,54 @@
+"""Calibration: run a model on samples, remember what its tensors' values were, and read ranges off that.
+
+``collect`` makes :class:`~octavo.core.stats.Stats` in one pass (states of :mod:`.observers`); ``ranges``
+reads them with the method of each tensor's scheme (:mod:`.methods`), as often as one likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from octavo.calibration.data import Data, Feeds, Reader, feeds
+from octavo.calibration.methods import need, needs_histogram, read
+from octavo.calibration.observers import KINDS
+from octavo.calibration.run import collect
+from octavo.calibration.watched import Watched
+from octavo.core.scheme import Scheme
+from octavo.core.stats import Range, Stats
+
+__all__ = [
+    "Data",
+    "Feeds",
+    "Reader",
+    "Watched",
+    "collect",
+    "feeds",
+    "load_stats",
+    "need",
+    "needs_histogram",
+    "ranges",
+    "read",
+    "unusable",
+]
+
+
+def ranges(stats: Stats, wanted: Mapping[str, Scheme]) -> dict[str, Range]:
+    """The range of each tensor by its scheme's method; those that :func:`unusable` lists are left out."""
+    without = unusable(stats, wanted)
+    return {tensor: read(stats[tensor], scheme) for tensor, scheme in wanted.items() if tensor not in without}
+
+
+def unusable(stats: Stats, wanted: Mapping[str, Scheme]) -> dict[str, str]:
+    """The tensors that have no range, and why."""
+    found: dict[str, str] = {}
+    for tensor in wanted:
+        if tensor not in stats:
+            found[tensor] = f"it had no value in any of the {stats.samples} calibration samples"
+        elif stats[tensor].non_finite:
+            found[tensor] = "it had infinite values in calibration"
+    return found
+
+
+def load_stats(data: bytes) -> Stats:
+    """The statistics that :meth:`~octavo.core.stats.Stats.to_bytes` gave."""
+    return Stats.from_bytes(data, KINDS)

@@ -1,0 +1,37 @@
+"""The best of several methods for each tensor: the one whose range has the least expected squared error."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.calibration.methods.distribution import distribution
+from octavo.calibration.methods.entropy import entropy
+from octavo.calibration.methods.mse import mse
+from octavo.calibration.methods.percentile import percentile
+from octavo.calibration.methods.spread import Spread
+from octavo.calibration.observers import HistogramState
+from octavo.core.scheme import Entropy, Percentile, Scheme
+from octavo.core.stats import Range
+
+_PERCENTS = (99.9999, 99.999, 99.99, 99.9)
+
+
+def auto(state: HistogramState, scheme: Scheme) -> Range:
+    """The extremes, several percentiles, entropy or least squares; the widest of equals."""
+    if scheme.qtype.is_float:
+        return distribution(state)
+    found = candidates(state, scheme)
+    lows, highs = np.array([r.low for r in found]), np.array([r.high for r in found])
+    return found[int(np.argmin(Spread.of(state).squared_error(lows, highs, scheme)))]
+
+
+def candidates(state: HistogramState, scheme: Scheme) -> list[Range]:
+    """The ranges that are compared."""
+    if state.low == state.high:
+        return [Range(state.low, state.high)]
+    return [
+        Range(state.low, state.high),
+        *(percentile(state, Percentile(percent), scheme) for percent in _PERCENTS),
+        entropy(state, Entropy()),
+        mse(state, scheme),
+    ]

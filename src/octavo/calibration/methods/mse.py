@@ -1,0 +1,71 @@
+"""The range with the least expected squared error, found by a search over both its ends.
+
+Narrower ranges round more finely and clip more. Each end is tried at geometric distances from zero while the
+other is held, then finely around the best. For a symmetric scheme both ends move together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.calibration.methods.spread import Spread
+from octavo.calibration.observers import HistogramState
+from octavo.core.scheme import Scheme
+from octavo.core.stats import Range
+
+F64 = npt.NDArray[np.float64]
+
+_COARSE: F64 = np.geomspace(2.0**-8, 1.0, 65)
+_FINE: F64 = np.linspace(float(_COARSE[0] / _COARSE[1]), float(_COARSE[1] / _COARSE[0]), 17)
+
+_FEW, _MANY = 512, 2048  # bins
+
+
+def mse(state: HistogramState, scheme: Scheme) -> Range:
+    """The range inside the extremes that makes quantization err least."""
+    if scheme.qtype.is_float or state.low == state.high:
+        return Range(state.low, state.high)
+    search = _Search(Spread.of(state), scheme, min(state.low, 0.0), max(state.high, 0.0))
+    if scheme.symmetric:
+        top = max(-search.low, search.high)
+        for finely in (False, True):
+            top = search.best(top, finely, both=True)
+        return Range(max(state.low, -top), min(state.high, top))
+    for finely in (False, False, True, True):
+        search.high = search.best(search.high, finely)
+        search.low = search.best(search.low, finely)
+    return Range(search.low, search.high)
+
+
+@dataclass
+class _Search:
+    """The range as it stands."""
+
+    spread: Spread
+    scheme: Scheme
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        self._few = self.spread.coarse(_FEW)
+        self._many = self.spread.coarse(_MANY)
+        self._limits = (self.low, self.high)
+
+    def best(self, end: float, finely: bool, *, both: bool = False) -> float:
+        """The place of an end of the range with the least error; the widest of equals."""
+        if end == 0.0:
+            return end
+        limit = max(-self._limits[0], self._limits[1]) if both else self._limits[end > 0]
+        places = limit * (np.minimum(end / limit * _FINE, 1.0) if finely else _COARSE)
+        if both:
+            lows, highs = -places, places
+        elif end > 0:
+            lows, highs = np.full_like(places, self.low), places
+        else:
+            lows, highs = places, np.full_like(places, self.high)
+        spread = self._many if finely else self._few
+        errors = spread.squared_error(lows, highs, self.scheme)
+        return float(places[len(errors) - 1 - int(np.argmin(errors[::-1]))])

@@ -1,0 +1,74 @@
+"""A histogram as the methods read it: counts between edges, values evenly spread within each bin.
+
+For parameters ``scale, zero`` that represent ``[a, b]`` the expected squared error is exact for such values.
+With ``u = x / scale`` the antiderivative of ``(x - Q(x))**2`` is::
+
+    G(x) = scale**3 (round(u) / 12 + (u - round(u))**3 / 3)      within [a, b]
+    G(x) = G(b) + (x - b)**3 / 3                                   above, and likewise below
+
+so a bin ``[l, r]`` of ``n`` values adds ``n (G(r) - G(l)) / (r - l)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.calibration.observers import HistogramState
+from octavo.core import affine
+from octavo.core.granularity import PerChannel
+from octavo.core.scheme import Scheme
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """``counts[i]`` values lie evenly between ``edges[i]`` and ``edges[i + 1]``."""
+
+    edges: F64
+    counts: F64
+
+    @classmethod
+    def of(cls, state: HistogramState) -> Spread:
+        """The values of a histogram; the outermost bins end at the extremes, and have a width."""
+        first, counts = state.bins()
+        edges = np.arange(first, first + len(counts) + 1, dtype=np.float64) * state.width
+        if edges[0] < state.low < edges[1]:
+            edges[0] = state.low
+        if edges[-2] < state.high < edges[-1]:
+            edges[-1] = state.high
+        return cls(edges, counts.astype(np.float64))
+
+    def folded(self) -> Spread:
+        """The magnitudes of the values."""
+        edges = np.unique(np.abs(np.append(self.edges, 0.0)))
+        below = np.concatenate([[0.0], np.cumsum(self.counts)])
+
+        def up_to(x: F64) -> F64:
+            return np.asarray(np.interp(x, self.edges, below))
+
+        counts = np.diff(up_to(edges) - up_to(-edges))
+        return Spread(edges, counts)
+
+    def coarse(self, bins: int) -> Spread:
+        """The same in at most this many bins."""
+        starts = np.arange(0, len(self.counts), -(-len(self.counts) // bins))
+        return Spread(np.append(self.edges[starts], self.edges[-1]), np.add.reduceat(self.counts, starts))
+
+    def squared_error(self, low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> F64:
+        """The expected squared error of a value, for each of several ranges."""
+        several = scheme.but(granularity=PerChannel(0))
+        params = affine.from_range(np.atleast_1d(low), np.atleast_1d(high), several)
+        scale, zero = params.scale.astype(np.float64), params.zero_point.astype(np.float64)
+        qmin, qmax = scheme.qtype.limits(symmetric=scheme.symmetric, reduced=scheme.reduce_range)
+        bottom, top = ((qmin - zero) * scale)[:, None], ((qmax - zero) * scale)[:, None]
+        scale = scale[:, None]
+        inside = np.clip(self.edges, bottom, top)
+        steps = inside / scale
+        near = np.rint(steps)
+        area = scale**3 * (near / 12.0 + (steps - near) ** 3 / 3.0) + (self.edges - inside) ** 3 / 3.0
+        per_bin = np.diff(area, axis=1) / np.diff(self.edges)
+        return np.asarray(per_bin @ self.counts / max(self.counts.sum(), 1.0))

@@ -1,0 +1,82 @@
+"""Nodes that the runtime must not rewrite between QuantizeLinear and DequantizeLinear.
+
+Two things would go wrong without a guard (a clamp that clamps nothing):
+
+- A layer that stays float between quantized values is not left so: the runtime rounds its weights to int8
+  itself, one scale for the tensor. Data movement and clamps on either side do not stop it.
+- Around float8 it looks for integer kernels that do not take float8, and the model does not load; and it
+  drops a Relu or Clip in front of a float8 QuantizeLinear, which lets negative values pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import onnx_ir as ir
+
+from octavo.core.plan import Bounded, Constant, Entry, Fixed, Key, Measured
+from octavo.model.query import constant, is_float
+from octavo.ops import Kind, rule_of
+from octavo.targets import Target
+
+_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm"})
+
+
+def find(
+    nodes: Iterable[ir.Node],
+    quantized: Collection[str],
+    level: Collection[ir.Value],
+    entries: Mapping[Key, Entry],
+    target: Target,
+) -> tuple[str, ...]:
+    """The names of the nodes to guard; ``level`` are the values that every reader sees quantized."""
+    touched = {key.tensor for key in entries}
+    float8 = any(
+        isinstance(e, Measured | Bounded | Fixed | Constant) and e.scheme.qtype.is_float
+        for e in entries.values()
+    )
+    found = []
+    for node in nodes:
+        name = node.name or ""
+        if not node.inputs or not node.outputs:
+            continue
+        if name not in quantized and node.op_type in _LAYERS and not node.domain:
+            guarded = _comes_from(node.inputs[0], level) and _leads_to(node.outputs[0], touched)
+        elif not float8:
+            guarded = False
+        elif _passes(node):
+            moves = is_float(node.inputs[0]) and constant(node.inputs[0]) is None
+            guarded = moves and (_comes_from(node.inputs[0], level) or _leads_to(node.outputs[0], touched))
+        else:
+            fused = node.op_type in target.fuses and not node.domain and is_float(node.outputs[0])
+            guarded = fused and (name in quantized or _leads_to(node.outputs[0], touched))
+        if guarded:
+            found.append(name)
+    return tuple(found)
+
+
+def _passes(node: ir.Node) -> bool:
+    rule = rule_of(node)
+    return rule is not None and rule.kind in (Kind.MOVE, Kind.CLAMP, Kind.LOOKUP)
+
+
+def _comes_from(value: ir.Value | None, level: Collection[ir.Value]) -> bool:
+    """Whether a value is quantized, or is one moved or clamped."""
+    while value is not None and value not in level:
+        producer = value.producer()
+        value = producer.inputs[0] if producer is not None and _passes(producer) else None
+    return value is not None
+
+
+def _leads_to(value: ir.Value, touched: Collection[str]) -> bool:
+    """Whether a value is quantized, perhaps after it was moved or clamped."""
+    todo, seen = [value], {value}
+    while todo:
+        here = todo.pop()
+        if here.name in touched:
+            return True
+        moved = (r for r in here.consumers() if _passes(r) and r.inputs[0] is here)
+        behind = {v for reader in moved for v in reader.outputs} - seen
+        seen |= behind
+        todo.extend(behind)
+    return False

@@ -1,0 +1,144 @@
+"""Outliers that one scale can't hold: in weights, seen by looking; in activations, known by structure.
+
+A weight channel whose largest value is hundreds of times its typical one loses nearly all its values: they
+round to zero. A product of two activations (the gate of a SwiGLU or GeGLU layer) has rare values that are
+thousands of times the rest; a range taken over the whole tensor leaves the rest no steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.core import kernels
+from octavo.core.granularity import PerBlock, PerChannel, normal_axis
+from octavo.core.plan import Constant, Plan
+from octavo.model import query
+from octavo.planning.candidates import Avoid
+from octavo.planning.resolve import weight_array
+
+LOST = 0.5  # share of a channel's weights that round to zero
+CHANNELS = 0.1  # share of channels of which that holds
+_LOOK = 1 << 20  # weights looked at, at most
+_LAST_BLOCKS = 2
+
+_GATE = frozenset({"Mul", "Sigmoid", "Gelu", "Add", "Relu", "Tanh", "Erf", "Div"})
+_MOVES = frozenset(
+    {"Reshape", "Transpose", "Expand", "Unsqueeze", "Squeeze", "Slice", "Identity", "Add", "Concat"}
+)
+
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+
+
+def gated(value: ir.Value | None) -> bool:
+    """Whether a value is the product of two computed values, and not the scaled copy of one."""
+    producer = value.producer() if value is not None else None
+    if producer is None or producer.op_type != "Mul" or "octavo.unit" in producer.meta:
+        return False
+    factors = [v for v in producer.inputs if v is not None and query.constant(v) is None]
+    if len(factors) < 2:
+        return False
+    sources = [f.producer() for f in factors]
+    return not any(s is not None and s.op_type == "Sigmoid" and s.inputs[0] in factors for s in sources)
+
+
+def loud_layers(nodes: Sequence[ir.Node]) -> frozenset[str]:
+    """Linear layers of a gated transformer whose input one range can't hold.
+
+    Those that read a gate's product; those that feed the gates of the last two blocks, where the residual
+    stream is at its loudest; and those that make attention's values, whose error nothing normalizes.
+    """
+    gates = [node for node in nodes if _is_linear(node) and gated(node.inputs[0])]
+    if not gates:
+        return frozenset()
+    found = {node.name or "" for node in gates}
+    for node in gates[-_LAST_BLOCKS:]:
+        found |= _linear_before(node.inputs[0], _GATE)
+    for node in nodes:
+        if node.op_type == "MatMul" and not _is_linear(node) and _follows_softmax(node.inputs[0]):
+            found |= _linear_before(node.inputs[1], _MOVES)
+    return frozenset(found)
+
+
+def _is_linear(node: ir.Node) -> bool:
+    return node.op_type in ("MatMul", "Gemm") and query.constant(node.inputs[1]) is not None
+
+
+def _linear_before(value: ir.Value | None, through: frozenset[str]) -> set[str]:
+    """The linear layers behind a value, through operators of some types only."""
+    found: set[str] = set()
+    todo = [value]
+    while todo:
+        here = todo.pop()
+        maker = here.producer() if here is not None else None
+        if maker is None:
+            continue
+        if _is_linear(maker):
+            found.add(maker.name or "")
+        elif maker.op_type in through:
+            todo.extend(maker.inputs)
+    return found
+
+
+def _follows_softmax(value: ir.Value | None) -> bool:
+    maker = value.producer() if value is not None else None
+    while maker is not None and maker.op_type in ("Cast", "Reshape", "Transpose", "Identity", "Dropout"):
+        maker = maker.inputs[0].producer() if maker.inputs[0] is not None else None
+    return maker is not None and maker.op_type == "Softmax"
+
+
+def lost_weights(model: ir.Model, plan: Plan) -> Avoid:
+    """Products whose weights would mostly round to zero, with the reason."""
+    found: dict[str, str] = {}
+    nodes = {node.name: node for node in query.nodes(model)}
+    for key, entry in plan.entries.items():
+        node = nodes.get(key.reader)
+        if not isinstance(entry, Constant) or node is None or node.op_type not in _PRODUCTS:
+            continue
+        if entry.scheme.qtype.is_float or entry.scheme.qtype.bits > 8:
+            continue
+        value = next((v for v in node.inputs if v is not None and v.name == key.tensor), None)
+        reason = _loss(value, entry) if value is not None else None
+        if reason is not None:
+            found[node.name or ""] = reason
+    return Avoid(nodes=found)
+
+
+def _loss(value: ir.Value, entry: Constant) -> str | None:
+    content = weight_array(value)
+    scheme = entry.scheme
+    if content.size == 0 or isinstance(scheme.granularity, PerBlock):
+        return None
+    low, high = kernels.extremes(content, scheme.granularity)
+    top = np.maximum(np.abs(low), np.abs(high)).astype(np.float32).reshape(-1)
+    axis = (
+        normal_axis(scheme.granularity.axis, content.ndim)
+        if isinstance(scheme.granularity, PerChannel)
+        else None
+    )
+    some = np.abs(_thinned(content, axis).astype(np.float32, copy=False))
+    qmin, qmax = scheme.qtype.limits(symmetric=scheme.symmetric, reduced=scheme.reduce_range)
+    half_step = top / np.float32(qmax - qmin)
+    others = tuple(i for i in range(content.ndim) if i != axis)
+    limit = half_step.reshape([-1 if i == axis else 1 for i in range(content.ndim)])
+    nonzero = (some > 0).sum(axis=others)
+    lost = np.atleast_1d(((some < limit) & (some > 0)).sum(axis=others) / np.maximum(nonzero, 1))
+    bad = lost > LOST
+    if bad.mean() < CHANNELS:
+        return None
+    return (
+        f"{lost[bad].mean():.0%} of its weights in {bad.sum()} of {len(bad)} channels would round to zero"
+        f" beside an outlier of {float(top[bad].max()):.3g}"
+    )
+
+
+def _thinned(content: npt.NDArray[np.generic], axis: int | None) -> npt.NDArray[np.generic]:
+    """Every so many rows of a large weight, all its channels."""
+    step = -(-content.size // _LOOK)
+    along = next((i for i in range(content.ndim) if i != axis and content.shape[i] >= 2 * step), None)
+    if step == 1 or along is None:
+        return content
+    return content[tuple(slice(None, None, step if i == along else None) for i in range(content.ndim))]
