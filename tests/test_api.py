@@ -242,7 +242,7 @@ def test_the_manifest_names_versions_recipe_and_data(path: Path, tmp_path: Path)
 
 def test_the_data_fingerprint_follows_the_data(path: Path) -> None:
     prints = [
-        octavo.quantize(path, data).fingerprints["data"] for data in (DATA, list(DATA), DATA[:2], DATA[::-1])
+        octavo.quantize(path, data).data_fingerprint for data in (DATA, list(DATA), DATA[:2], DATA[::-1])
     ]
     assert prints[0] == prints[1]
     assert len(set(prints)) == 3

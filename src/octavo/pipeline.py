@@ -68,7 +68,7 @@ class Started:
     model: ir.Model
     report: PrepareReport
     float_bytes: int
-    fingerprint: str
+    source: io.ModelSource
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,11 @@ def start(source: io.ModelSource, opset: int, run: Run) -> Started:
     query.refuse_unsupported(model)
     if run.output is not None:
         check_output(model, run.output)
-    size, fingerprint = io.weight_bytes(model), io.fingerprint(model)
+    size = io.weight_bytes(model)
     run.progress("prepare", 0, 1)
     report = ready(model, opset, run.prepare)
     run.progress("plan", 0, 1)
-    return Started(model, report, size, fingerprint)
+    return Started(model, report, size, source)
 
 
 def ready(model: ir.Model, opset: int, options: PrepareOptions | None) -> PrepareReport:
@@ -226,9 +226,6 @@ def finish(started: Started, plan: Plan, found: Measurement | None, run: Run) ->
     store_narrow(model)
     samples = found.samples if found is not None else None
     hand_over(model, run, samples.first if samples is not None else None)
-    prints = {"model": started.fingerprint}
-    if samples is not None and samples.fingerprint is not None:
-        prints["data"] = samples.fingerprint
     return Result(
         model=model,
         plan=plan,
@@ -238,7 +235,8 @@ def finish(started: Started, plan: Plan, found: Measurement | None, run: Run) ->
         notes=started.report.notes,
         float_bytes=started.float_bytes,
         bytes=io.weight_bytes(model),
-        fingerprints=prints,
+        source=started.source,
+        data_fingerprint=samples.fingerprint if samples is not None else None,
     )
 
 

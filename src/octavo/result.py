@@ -7,7 +7,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,8 @@ class Result:
     notes: Sequence[str] = ()
     float_bytes: int = 0
     bytes: int = 0
-    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    source: io.ModelSource | None = None
+    data_fingerprint: str | None = None
 
     def summary(self) -> str:
         """What was done, in a few lines."""
@@ -67,6 +68,11 @@ class Result:
             file.write(text.encode() + b"\n")
         return target
 
+    def fingerprints(self) -> dict[str, str | None]:
+        """Digests of the float model and of the calibration data; None where there is none to tell."""
+        model = io.fingerprint(io.load(self.source)) if self.source is not None else None
+        return {"model": model, "data": self.data_fingerprint}
+
     def manifest(self) -> dict[str, Any]:
         """Versions, recipe and fingerprints."""
         return {
@@ -78,7 +84,7 @@ class Result:
             "machine": platform.machine(),
             "recipe": _plain_recipe(self.recipe),
             "samples": self.stats.samples if self.stats is not None else 0,
-            "fingerprints": dict(self.fingerprints),
+            "fingerprints": self.fingerprints(),
             "float_bytes": self.float_bytes,
             "bytes": self.bytes,
             "notes": list(self.notes),

@@ -21,7 +21,7 @@ from octavo.core.stats import Need, State, Stats
 from octavo.errors import DataError, ModelError, closest
 from octavo.model import handover, io, query
 from octavo.model.serialize import skeleton
-from octavo.model.session import Session
+from octavo.model.session import Session, runtime_ir_limit
 from octavo.model.tensors import MappedTensor
 
 Progress = Callable[[int, int | None], None]
@@ -118,7 +118,7 @@ def _open(
         if value.const_value is not None and not isinstance(value.const_value, MappedTensor)
     )
     if inline <= _INLINE_MOST:
-        proto = skeleton(model)
+        proto = skeleton(model, runtime_ir_limit())
         asked = augment(proto, wanted)
         if not asked:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,16 @@ class Editor:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.values: Names = value_names(model)
-        self.nodes: Names = node_names(model)
+
+    @cached_property
+    def values(self) -> Names:
+        """The names of all values; looked up when the first edit needs them."""
+        return value_names(self.model)
+
+    @cached_property
+    def nodes(self) -> Names:
+        """The names of all nodes; looked up when the first edit needs them."""
+        return node_names(self.model)
 
     def constant(
         self, name: str, content: npt.NDArray[Any] | ir.TensorProtocol, dtype: ir.DataType | None = None

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -57,7 +58,14 @@ def tensors(model: ir.Model) -> Iterable[ir.TensorProtocol]:
 
 def weight_bytes(model: ir.Model) -> int:
     """The size of all weights; nothing is read to tell it."""
-    return sum(tensor.nbytes for tensor in tensors(model))
+    return sum(_bytes(tensor) for tensor in tensors(model))
+
+
+def _bytes(tensor: ir.TensorProtocol) -> int:
+    raw = tensor.raw if isinstance(tensor, ir.Tensor) else None
+    if isinstance(raw, np.ndarray) and tensor.dtype.bitwidth >= 8:
+        return int(raw.nbytes)
+    return int(tensor.nbytes)
 
 
 def lowest_ir_version(model: ir.Model) -> int:

@@ -24,6 +24,9 @@ def pool(model: ir.Model) -> int:
             output=f"{out}_mean",
             dtype=node.outputs[0].dtype,
         )
+        before = node.inputs[0].shape if node.inputs[0] is not None else None
+        if before is not None:
+            mean.outputs[0].shape = ir.Shape([*before[:2], *([1] * (len(before) - 2))])
         new = [mean]
         if not kept:
             flat = edit.node(

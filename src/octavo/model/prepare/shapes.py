@@ -20,6 +20,7 @@ import onnx_ir as ir
 
 from octavo.model import query
 from octavo.model.serialize import content, skeleton, tensor_header
+from octavo.model.session import runtime_ir_limit
 
 _SMALL = 4096  # bytes; constants up to this size are shown to inference, which reads shapes from them
 _PATIENCE = 300  # seconds for symbolic inference
@@ -82,7 +83,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto:
-    proto = skeleton(model)
+    proto = skeleton(model, runtime_ir_limit())
     for name, value in model.graph.initializers.items():
         tensor = content(name, value)
         if tensor.nbytes <= _SMALL:
