@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -80,10 +82,23 @@ class Measurement:
     samples: calibration.Watched | None = None
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Let Python's cycle collector rest: a growing graph would be walked again and again for nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def quantize(source: io.ModelSource, data: Any, recipe: Recipe, target: Target, run: Run) -> Result:
     """All steps, by a recipe."""
     started = start(source, needed_opset(recipe), run)
-    plan, avoid = planned(started.model, recipe, target)
+    with uncollected():
+        plan, avoid = planned(started.model, recipe, target)
     _refuse_nothing(started.model, plan)
     found: Measurement | None = None
     if plan.needs():
@@ -113,7 +128,8 @@ def start(source: io.ModelSource, opset: int, run: Run) -> Started:
         check_output(model, run.output)
     size = io.weight_bytes(model)
     run.progress("prepare", 0, 1)
-    report = ready(model, opset, run.prepare)
+    with uncollected():
+        report = ready(model, opset, run.prepare)
     run.progress("plan", 0, 1)
     return Started(model, report, size, source)
 
@@ -221,9 +237,10 @@ def finish(started: Started, plan: Plan, found: Measurement | None, run: Run) ->
     """Parameters, the written graph, and the check of it."""
     run.progress("quantize", 0, 1)
     model = started.model
-    params: Params = planning.resolve(model, plan, found.ranges if found is not None else {})
-    emission.emit(model, plan, params)
-    store_narrow(model)
+    with uncollected():
+        params: Params = planning.resolve(model, plan, found.ranges if found is not None else {})
+        emission.emit(model, plan, params)
+        store_narrow(model)
     samples = found.samples if found is not None else None
     hand_over(model, run, samples.first if samples is not None else None)
     return Result(

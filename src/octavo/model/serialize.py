@@ -178,7 +178,10 @@ def write_model(
         header = tensor_header(name, tensor)
         if isinstance(tensor, ir.StringTensor):
             proto.graph.initializer.add().CopyFrom(header)
-        elif external_name is not None and data_file is not None and tensor.nbytes >= _EXTERNAL_LEAST:
+        elif _bytes(tensor) < _EXTERNAL_LEAST:
+            header.raw_data = tensor.tobytes()
+            proto.graph.initializer.append(header)
+        elif external_name is not None and data_file is not None:
             _append(header, tensor, data_file, external_name)
             proto.graph.initializer.add().CopyFrom(header)
         else:
