@@ -50,13 +50,17 @@ format: $(VENV)/.dev
 docs: $(VENV)/.base
 	$(BIN)/python scripts/generate_docs.py
 
-bench-rewrite: $(VENV)/.dev
+$(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@touch $@ $(VENV)/.base
+
+bench-rewrite: $(VENV)/.bench
 	$(BIN)/python benchmarks/rewrite.py
 
-bench-large: $(VENV)/.dev
+bench-large: $(VENV)/.bench
 	$(BIN)/python benchmarks/large.py
 
-bench-zoo: $(VENV)/.dev
+bench-zoo: $(VENV)/.bench
 	$(BIN)/python benchmarks/zoo.py --zoo $(ZOO)
 
 clean:
