@@ -6,7 +6,9 @@ in ``levels`` groups and spread again evenly over the bins of each group that ar
 
     KL(P || Q) = Σ p ln(p / q) = Σ p ln p - Σ_groups (Σ p) ln q      (p, q normalised)
 
-whose sums are differences of running sums: all thresholds at once, without a loop.
+whose sums are differences of running sums: all thresholds at once, without a loop. Zero has a level of its
+own whatever the threshold, so the spike of zeros that a Relu leaves must not decide: the first bin counts no
+more than the second.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ def entropy(state: HistogramState, method: Entropy) -> Range:
     counts, width = magnitudes(state, method.bins)
     if len(counts) <= method.levels:
         return Range(state.low, state.high)
+    counts[0] = min(counts[0], counts[1])
     divergences = divergence(counts, method.levels)
     top = (method.levels + int(np.argmin(divergences))) * width
     return Range(max(state.low, -top), min(state.high, top))
