@@ -28,7 +28,7 @@ def test_weight_names() -> None:
 
 def test_bias_names() -> None:
     result = quantize(two_convs(), feeds(IMAGE))
-    assert {"b1_quantized", "b1_quantized_scale", "b1_quantized_zero_point"} <= set(initializers(result))
+    assert {"b1_quantized", "b1_quantized_scale"} <= set(initializers(result))
 
 
 def test_graph_output_keeps_its_name() -> None:

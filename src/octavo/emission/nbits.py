@@ -19,7 +19,6 @@ from octavo.errors import TableError
 from octavo.ops import BLOCK_PRODUCT
 
 _INT8_COMPUTE = 4  # accuracy_level: activations in 8 bits, per block
-_KEEP = 1 << 26  # values; smaller quantized weights stay in memory once computed
 
 
 def block_product(writer: Writer, node: ir.Node) -> None:
@@ -34,7 +33,7 @@ def block_product(writer: Writer, node: ir.Node) -> None:
     size = params.granularity.size
     rows, columns = (int(d) for d in source.shape.numpy()[:: -1 if turned else 1])
     blocks = -(-rows // size)
-    integers = _laid_out(source, params, (columns, blocks, size), turned)
+    integers = _laid_out(source, params, (columns, blocks, size), turned, writer.keeps)
     stored = writer.editor.constant(key.tensor + names.QUANTIZED, integers)
     scale = params.scale if turned else params.scale.T
     scales = writer.constant(key.tensor + names.SCALE, np.ascontiguousarray(scale))
@@ -50,7 +49,7 @@ def block_product(writer: Writer, node: ir.Node) -> None:
 
 
 def _laid_out(
-    source: ir.TensorProtocol, params: QParams, shape: tuple[int, int, int], turned: bool
+    source: ir.TensorProtocol, params: QParams, shape: tuple[int, int, int], turned: bool, keep: bool
 ) -> ir.LazyTensor:
     """The integers as the kernel reads them, computed when their bytes are asked for."""
     columns, blocks, size = shape
@@ -62,5 +61,4 @@ def _laid_out(
         padded[:, : whole.shape[1 if turned else 0]] = whole if turned else whole.T
         return ir.Tensor(padded.reshape(shape))
 
-    small = columns * blocks * size < _KEEP
-    return ir.LazyTensor(compute, dtype=ir.DataType.UINT8, shape=ir.Shape(shape), cache=small)
+    return ir.LazyTensor(compute, dtype=ir.DataType.UINT8, shape=ir.Shape(shape), cache=keep)

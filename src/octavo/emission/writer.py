@@ -22,13 +22,14 @@ from octavo.emission import names
 from octavo.errors import TableError
 from octavo.model import query
 from octavo.model.edit import Editor
+from octavo.model.serialize import weight_bytes
 from octavo.planning.candidates import weight_of
 from octavo.planning.resolve import Params, stored_granularity
 
 MS = "com.microsoft"
 Axes = tuple[int, ...]
 
-_KEEP = 64 << 20  # bytes; smaller quantized weights stay in memory once computed
+_KEEP = 256 << 20  # bytes; the quantized weights of a smaller model stay in memory once computed
 
 
 class Writer:
@@ -38,7 +39,9 @@ class Writer:
         self.model, self.plan, self.params = model, plan, params
         self.editor = Editor(model)
         self.nodes = {node.name or "": node for node in query.nodes(model)}
+        self.keeps = weight_bytes(model) < _KEEP
         self._constants: dict[Hashable, tuple[ir.Value, ir.Value]] = {}
+        self._scales: dict[Hashable, ir.Value] = {}
         self._weights: dict[Hashable, ir.Value] = {}
         self._readers = Counter(key.tensor for key in plan.entries)
         self._turned: dict[tuple[ir.Value, Axes], ir.Value] = {}
@@ -77,6 +80,16 @@ class Writer:
             scale = self.constant(base + names.SCALE + suffix, params.scale)
             known = self._constants[slot] = (scale, zero)
         return known
+
+    def _numbers(self, key: Key, suffix: str) -> Sequence[ir.Value]:
+        """Scale and zero point; the scale alone of an int32 bias, whose zero point is always zero."""
+        if not isinstance(self.plan.entries[key], Derived):
+            return self.scale_and_zero(key, suffix)
+        name = self.plan.root(key).tensor + names.QUANTIZED + names.SCALE + suffix
+        slot = (name, self.params[key].identity)
+        if slot not in self._scales:
+            self._scales[slot] = self.constant(name, self.params[key].scale)
+        return [self._scales[slot]]
 
     def constant(self, name: str, content: Any, qtype: QType | None = None) -> ir.Value:
         """A new initializer; of a quantized type where one is given."""
@@ -122,7 +135,7 @@ class Writer:
         limits = self._limits(key)
         slot = (origin, params.identity, limits, layout)
         if slot not in self._weights:
-            tensor = _lazy(origin, params, limits, layout)
+            tensor = _lazy(origin, params, limits, layout, self.keeps)
             self._weights[slot] = self.editor.constant((origin.name or "") + names.QUANTIZED, tensor)
         return self._weights[slot]
 
@@ -178,7 +191,7 @@ class Writer:
     def _linear(self, op: str, infix: str, value: ir.Value, key: Key, suffix: str, dtype: int) -> ir.Node:
         return self.editor.node(
             op,
-            [value, *self.scale_and_zero(key, suffix)],
+            [value, *self._numbers(key, suffix)],
             _axis(self.params[key].granularity),
             name=key.tensor + infix + suffix,
             output=key.tensor + infix + names.OUTPUT + suffix,
@@ -252,7 +265,7 @@ class Writer:
 
 
 def _lazy(
-    origin: ir.Value, params: QParams, limits: tuple[int, int] | None, layout: Axes | None
+    origin: ir.Value, params: QParams, limits: tuple[int, int] | None, layout: Axes | None, keep: bool
 ) -> ir.TensorProtocol:
     source = origin.const_value
     if source is None:
@@ -266,8 +279,7 @@ def _lazy(
 
     dims = tuple(int(d) for d in source.shape.numpy())
     shape = ir.Shape(dims if layout is None else [dims[i] for i in layout])
-    small = source.size < _KEEP
-    return ir.LazyTensor(compute, dtype=ir.DataType(params.qtype.onnx), shape=shape, cache=small)
+    return ir.LazyTensor(compute, dtype=ir.DataType(params.qtype.onnx), shape=shape, cache=keep)
 
 
 def _axis(grain: Granularity) -> dict[str, int]:

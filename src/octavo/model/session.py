@@ -25,6 +25,7 @@ from octavo.errors import DataError, ModelError, OutputError
 from octavo.model import bfloat16
 
 FULL_CHECK = 2000  # nodes; more are checked without the runtime's optimizations
+LARGE = 256 << 20  # bytes; a larger model is checked without a second copy of its weights in another layout
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -321,13 +322,13 @@ def verify(
     """Check that a result is a valid model that the runtime loads, and runs on one sample.
 
     It is loaded as a user would load it. A graph of very many nodes (``FULL_CHECK``) is loaded without the
-    runtime's optimizations, whose time grows with the square of the nodes; large weights stay in their file.
+    runtime's optimizations, whose time grows with the square of the nodes; a large one without prepacking.
     """
     from octavo.model.handover import check
 
     name = _name(model) if isinstance(model, ir.Model) else str(model)
     size = nodes if nodes is not None else len(model.graph) if isinstance(model, ir.Model) else 0
-    large = not isinstance(model, ir.Model) and Path(f"{model}.data").exists()
+    large = _file_bytes(model) > LARGE if not isinstance(model, ir.Model) else False
     try:
         check(model)
         session = Session.open(model, custom_ops=custom_ops, optimize=size <= FULL_CHECK, prepack=not large)
@@ -337,6 +338,10 @@ def verify(
             _run_on_some_sample(session)
     except (ModelError, DataError) as error:
         raise OutputError(f"The check of {name} failed: {error}") from error
+
+
+def _file_bytes(path: str | Path) -> int:
+    return sum(f.stat().st_size for f in (Path(path), Path(f"{path}.data")) if f.is_file())
 
 
 def _run_on_some_sample(session: Session) -> None:
