@@ -13,8 +13,9 @@ What is watched is anonymous memory (``RssAnon``), read every 20 ms from outside
 are not counted, since the system can drop them at any time. Static quantization has to run the model, and
 the runtime's session copies and packs the weights. So a plain session of the float model is measured by
 itself, in the same way, and "beyond" is the peak while quantizing less the peak of that session, each
-counted from where its imports left off. Without calibration (dynamic) no session is needed, and none is
-subtracted.
+counted from where its imports left off. Without calibration (dynamic) the only session is the one that loads
+and runs the result before it is handed over; a session of the result is measured in the same way and
+subtracted, and the evidence gives the peak in all.
 """
 
 from __future__ import annotations
@@ -173,10 +174,10 @@ def measure_way(
         if outcome.error:
             return row
         row["phases"] = outcome.phases()
-        allowance = plain["peak"] - plain["anon_before"] if static and not plain["error"] else 0
-        row["beyond"] = row["peak"] - row["anon_before"] - allowance
         loaded, _ = session_row(folder, name, output, vocabulary, timeout)
     row["result_session"] = loaded["peak"] - loaded.get("anon_before", 0)
+    needed = plain["peak"] - plain["anon_before"] if static else row["result_session"]
+    row["beyond"] = row["peak"] - row["anon_before"] - (needed if not plain["error"] else 0)
     row["session_peak"], row["error"] = loaded["peak"], loaded["error"] and f"result: {loaded['error']}"
     if not loaded["error"]:
         row["sqnr_db"] = sqnr_db(np.load(folder / "float.npy"), np.load(folder / f"{name}.npy"))
@@ -222,9 +223,8 @@ def verdicts(rows: list[Figures]) -> Iterator[Verdict]:
         else:
             evidence = f"{beyond / MIB:,.0f} MiB"
             if "dynamic" in row["name"]:
-                evidence += (
-                    f" in all; a session of the result alone takes {row['result_session'] / MIB:,.0f} MiB"
-                )
+                own = row["beyond"] + row["result_session"]
+                evidence += f"; {own / MIB:,.0f} MiB in all, with the session that checks the result"
             yield Verdict(claim, beyond < MAX_BEYOND, evidence)
         yield Verdict(
             f"{row['name']}: the result loads and runs", not row["error"], row["error"] or "it does"
