@@ -80,8 +80,9 @@ def lowest_ir_version(model: ir.Model) -> int:
     limit = runtime_ir_limit()
     if model.opset_imports.get("", 0) > onnx.defs.onnx_opset_version():
         raise ModelError(
-            f"{describe(model)} needs {_opset_text(model)}, whose IR version the installed onnx does not know (it"
-            f" knows opsets up to {onnx.defs.onnx_opset_version()}); install a newer onnx, or use an older opset."
+            f"{describe(model)} needs {_opset_text(model)}; the installed onnx does not know its IR version:"
+            f" it knows opsets up to {onnx.defs.onnx_opset_version()}. Install a newer onnx, or use an older"
+            " opset."
         )
     if lowest > limit:
         types = sorted(str(dtype) for dtype in _element_types(model) if _TYPE_IR.get(dtype, 0) > limit)
