@@ -265,4 +265,7 @@ def test_a_signal_at_any_time_leaves_nothing_behind(
         assert Path("out.onnx").exists()
     else:
         assert process.returncode in (code, -number)
-        assert sorted(folder.iterdir()) == before
+        left = set(folder.iterdir()) - set(before)
+        assert left <= {folder / "out.onnx"}  # the signal may come after the whole result was put in place
+        if left:
+            octavo.inspect(folder / "out.onnx")
