@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from octavo.errors import ModelError
 from octavo.model import query, session
 from octavo.model.normalize import normalize
 from octavo.model.prepare import batch_norm, constants, fusions, pooling, shapes
@@ -110,7 +111,11 @@ def _infer(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
 def _optimize(model: ir.Model, log: _Log) -> None:
     """Let the runtime rewrite the graph by its rules that keep it standard ONNX."""
     before = len(model.graph)
-    better = session.optimized(model, "basic")
+    try:
+        better = session.optimized(model, "basic")
+    except ModelError as error:
+        log.notes.append(f"ONNX Runtime's optimization was left out: {error}")
+        return
     used = {node.domain for node in query.nodes(better)} | {""}
     for domain in set(better.opset_imports) - used:
         del better.opset_imports[domain]
