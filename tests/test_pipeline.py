@@ -373,3 +373,18 @@ def test_the_int8_model_holds_integers() -> None:
     assert ops(result)["Conv"] == 3
     assert ops(result)["Relu"] == 0
     assert result.bytes < 0.35 * result.float_bytes
+
+
+def test_weights_in_constant_nodes_count_as_the_size_of_the_float_model() -> None:
+    proto = convolutions(2)
+    plain = octavo.quantize(proto, feeds_for(proto)).float_bytes
+    held = onnx.ModelProto()
+    held.CopyFrom(proto)
+    constants = [
+        onnx.helper.make_node("Constant", [], [t.name], f"{t.name}_constant", value=t)
+        for t in held.graph.initializer
+    ]
+    nodes = [*constants, *held.graph.node]
+    del held.graph.initializer[:], held.graph.node[:]
+    held.graph.node.extend(nodes)
+    assert octavo.quantize(held, feeds_for(proto)).float_bytes == plain > 0

@@ -39,6 +39,12 @@ def graphs(model: ir.Model) -> Iterator[ir.Graph]:
             yield from subgraphs(node)
 
 
+def constant_bytes(model: ir.Model) -> int:
+    """The size of what ``Constant`` nodes hold, before they become initializers."""
+    held = (attribute(node, "value") for node in nodes(model) if node.op_type == "Constant")
+    return sum(int(tensor.nbytes) for tensor in held if isinstance(tensor, ir.TensorProtocol))
+
+
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """The graphs that a node carries (an ``If``'s branches, a ``Loop``'s body)."""
     found: list[ir.Graph] = []
