@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from octavo.core.stats import Need, State, Stats
 from octavo.errors import DataError, ModelError, closest
 from octavo.model import handover, io, query
 from octavo.model.serialize import skeleton
-from octavo.model.session import Session, runtime_ir_limit
+from octavo.model.session import InputSpec, Session, runtime_ir_limit
 from octavo.model.tensors import MappedTensor
 
 Progress = Callable[[int, int | None], None]
@@ -47,32 +47,66 @@ def collect(
     is the index of the first sample, for a caller who hands out the data in portions. A tensor that never had
     a value is not in the result. NaN raises :class:`DataError`; an infinity is noted in the state.
     """
-    wanted = _wanted(model, needs)
-    if not wanted:
-        return Stats()
-    with contextlib.ExitStack() as files:
-        known = data.length if isinstance(data, Feeds) else None
-        few = known is not None and known * _FEW < len(model.graph)
-        opened = _open(
-            model,
-            wanted,
-            files,
-            providers=providers,
-            threads=threads,
-            custom_ops=custom_ops,
-            optimize=not few,
-        )
-        if opened is None:
+    known = data.length if isinstance(data, Feeds) else None
+    few = known is not None and known * _FEW < len(model.graph)
+    options = {"providers": providers, "threads": threads, "custom_ops": custom_ops, "optimize": not few}
+    with Collector(model, needs, **options) as collector:
+        if not collector:
             return Stats()
-        session, asked = opened
-        source = data if isinstance(data, Feeds) else Feeds(data, session.inputs, limit=limit)
+        source = data if isinstance(data, Feeds) else Feeds(data, collector.inputs, limit=limit)
         total = source.length if limit is None or source.length is None else min(limit, source.length)
+        return collector.collect(
+            itertools.islice(source, limit),
+            first,
+            None if progress is None else lambda done: progress(done, total),
+        )
+
+
+class Collector:
+    """A model in a session that observes its tensors: opened once, used for any number of portions of data.
+
+    It is false where none of the tensors can be observed. Options are those of :meth:`Session.open`.
+    """
+
+    def __init__(self, model: ir.Model, needs: Mapping[str, Need], **options: Any) -> None:
+        self._wanted = _wanted(model, needs)
+        self._files = contextlib.ExitStack()
+        with contextlib.ExitStack() as on_failure:
+            on_failure.push(self._files)
+            self._opened = _open(model, self._wanted, self._files, **options) if self._wanted else None
+            on_failure.pop_all()
+
+    def __bool__(self) -> bool:
+        return self._opened is not None
+
+    def __enter__(self) -> Collector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened = None
+        self._files.close()
+
+    @property
+    def inputs(self) -> Sequence[InputSpec]:
+        """The inputs of the model."""
+        return self._opened[0].inputs if self._opened is not None else ()
+
+    def collect(
+        self,
+        feeds: Iterable[Mapping[str, npt.NDArray[Any]]],
+        first: int = 0,
+        progress: Callable[[int], None] | None = None,
+    ) -> Stats:
+        """What the tensors' values are on these samples, the first of which has the index ``first``."""
+        if self._opened is None:
+            return Stats()
+        session, asked = self._opened
         notes = _Notes(asked, first)
-        for feed in itertools.islice(source, limit):
+        for feed in feeds:
             notes.add(session.run(feed))
             if progress is not None:
-                progress(notes.samples, total)
-    return Stats(notes.states(list(wanted)), notes.samples)
+                progress(notes.samples)
+        return Stats(notes.states(list(self._wanted)), notes.samples)
 
 
 def _wanted(model: ir.Model, needs: Mapping[str, Need]) -> dict[str, Wanted]:
