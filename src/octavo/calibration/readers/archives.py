@@ -1,0 +1,120 @@
+"""Files inside ``.zip``, ``.tar`` and ``.tar.gz`` archives, read in place and never unpacked to the disk."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import tarfile
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from octavo.errors import DataError
+
+MOST_BYTES = 2 << 30  # of one file in an archive, unpacked
+BROKEN = (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
+          RuntimeError, NotImplementedError, KeyError)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file inside an archive, and where its content lies (in a tar, after decompression)."""
+
+    archive: Path
+    name: str
+    size: int
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.archive}/{self.name}"
+
+    @property
+    def suffix(self) -> str:
+        """What the name ends with."""
+        return Path(self.name).suffix.lower()
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the name says so."""
+    return is_zip(path) or path.suffix.lower() in (".tar", ".tgz") or path.name.lower().endswith(".tar.gz")
+
+
+def is_zip(path: Path) -> bool:
+    """Whether the name says that it is a zip."""
+    return path.suffix.lower() == ".zip"
+
+
+def members(path: Path) -> list[Member]:
+    """The plain files of an archive."""
+    try:
+        found = _in_zip(path) if is_zip(path) else _in_tar(path)
+    except BROKEN as error:
+        raise DataError(f"{path} can't be read as an archive: {error}.") from error
+    for member in found:
+        if member.size > MOST_BYTES:
+            raise DataError(
+                f"{member} would take {member.size / 2**30:.1f} GiB of memory; unpack the archive and give "
+                "the folder, whose files are mapped."
+            )
+    return found
+
+
+def _in_zip(path: Path) -> list[Member]:
+    with zipfile.ZipFile(path) as archive:
+        return [
+            Member(path, info.filename, info.file_size) for info in archive.infolist() if not info.is_dir()
+        ]
+
+
+def _in_tar(path: Path) -> list[Member]:
+    with tarfile.open(path) as archive:
+        return [
+            Member(path, info.name, info.size, info.offset_data)
+            for info in archive
+            if info.isreg() and not info.issparse()
+        ]
+
+
+class Opened:
+    """An archive that stays open while its members are read; a ``.tar.gz`` is best read forward."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._zip: zipfile.ZipFile | None = None
+        self._stream: IO[bytes] | gzip.GzipFile | None = None
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in (self._zip, self._stream):
+            if handle is not None:
+                handle.close()
+
+    def read(self, member: Member) -> bytes:
+        """The content of a member."""
+        try:
+            content = self._from_zip(member) if is_zip(self._path) else self._from_tar(member)
+        except BROKEN as error:
+            raise DataError(f"{member} can't be read: {error}.") from error
+        if len(content) != member.size:
+            raise DataError(f"{member} is not whole; the archive is cut short or damaged.")
+        return content
+
+    def _from_zip(self, member: Member) -> bytes:
+        if self._zip is None:
+            self._zip = zipfile.ZipFile(self._path)
+        with self._zip.open(member.name) as stream:
+            return stream.read(member.size)
+
+    def _from_tar(self, member: Member) -> bytes:
+        if self._stream is None:
+            plain = self._path.suffix.lower() == ".tar"
+            self._stream = self._path.open("rb") if plain else gzip.GzipFile(self._path)
+        self._stream.seek(member.offset)
+        return self._stream.read(member.size)

@@ -1,0 +1,206 @@
+"""``.npy`` and ``.npz`` files: one, a folder of them, or an archive of them.
+
+Arrays are mapped wherever they lie uncompressed in a file of their own, so that memory does not grow with the
+number of samples. Python objects are never unpickled.
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+import itertools
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from octavo.calibration.readers.archives import Member, Opened, members
+from octavo.calibration.readers.arrays import Cuts, Shape, cuts, only_input, refuse_unknown
+from octavo.calibration.readers.order import natural
+from octavo.calibration.readers.source import Array, Found, Sample, Specs, span
+from octavo.errors import DataError
+
+SUFFIXES = (".npy", ".npz")
+_WRONG = (ValueError, OSError, EOFError, KeyError, RuntimeError, NotImplementedError, SyntaxError,
+          zipfile.BadZipFile, zlib.error, struct.error)  # fmt: skip
+_FRESH = 32  # samples after which a file is mapped anew: what was read of it leaves the memory
+_LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip entry: the lengths of its name and of its extra field
+
+
+@dataclass(frozen=True, eq=False)
+class NumpyFiles:
+    """The samples of files, one file after the other.
+
+    ``counts`` says how many each file holds. With ``whole``, a file whose arrays fit the inputs as they
+    are is one feed.
+    """
+
+    files: tuple[Path | Member, ...]
+    specs: Specs
+    counts: tuple[int, ...]
+    whole: bool
+    _ends: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_ends", tuple(itertools.accumulate(self.counts)))
+
+    @property
+    def length(self) -> int:
+        """The number of samples."""
+        return self._ends[-1] if self._ends else 0
+
+    def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:
+        """Samples by index; only the files that hold them are opened."""
+        wanted = span(self.length, first, stop)
+        number = bisect.bisect_right(self._ends, first)
+        with ExitStack() as stack:
+            archive = _archive(self.files, stack)
+            while number < len(self.files) and wanted:
+                start = self._ends[number] - self.counts[number]
+                here = range(wanted.start - start, min(wanted.stop - start, self.counts[number]))
+                yield from self._samples(self.files[number], here, archive)
+                wanted = wanted[len(here) :]
+                number += 1
+
+    def _samples(self, file: Path | Member, wanted: range, archive: Opened | None) -> Iterator[Sample]:
+        arrays = load(file, self.specs, archive)
+        found = _cuts(arrays, self.specs, file, self.whole)
+        mapped = all(isinstance(array, np.memmap) for array in arrays.values())
+        for number, index in enumerate(wanted, 1):
+            if mapped and number % _FRESH == 0:
+                arrays = load(file, self.specs, archive)
+            yield Found(found.take(arrays, index), str(file))
+
+
+def _archive(files: tuple[Path | Member, ...], stack: ExitStack) -> Opened | None:
+    """The archive that the files lie in, if they do, open until the stack is unwound."""
+    inside = files[0].archive if files and isinstance(files[0], Member) else None
+    return stack.enter_context(Opened(inside)) if inside is not None else None
+
+
+def _cuts(arrays: dict[str, Array], specs: Specs, file: Path | Member, whole: bool) -> Cuts:
+    return cuts({name: array.shape for name, array in arrays.items()}, specs, str(file), whole=whole)
+
+
+def one_file(path: Path, specs: Specs) -> NumpyFiles:
+    """The samples of a single file."""
+    return _counted((path,), specs, whole=False)
+
+
+def many_files(paths: tuple[Path, ...], specs: Specs) -> NumpyFiles:
+    """The samples of the files of a folder."""
+    return _counted(paths, specs, whole=True)
+
+
+def archived_files(path: Path, specs: Specs) -> NumpyFiles:
+    """The samples of the files of an archive, in the order of a folder (of a ``.tar.gz``: as they come)."""
+    found = [member for member in members(path) if member.suffix in SUFFIXES]
+    if not found:
+        raise DataError(f"The archive {path} holds no .npy or .npz file; put the calibration samples there.")
+    if path.suffix.lower() not in (".gz", ".tgz"):
+        found.sort(key=lambda member: natural(member.name))
+    return _counted(tuple(found), specs, whole=True)
+
+
+def _counted(files: tuple[Path | Member, ...], specs: Specs, *, whole: bool) -> NumpyFiles:
+    counts = []
+    with ExitStack() as stack:
+        archive = _archive(files, stack)
+        for file in files:
+            shapes = _shapes(file, specs, archive)
+            counts.append(cuts(shapes, specs, str(file), whole=whole).length)
+    return NumpyFiles(files, tuple(specs), tuple(counts), whole)
+
+
+def _shapes(file: Path | Member, specs: Specs, archive: Opened | None) -> dict[str, Shape]:
+    """The shapes of the arrays of a file, from their headers alone."""
+    try:
+        with _stream(file, archive) as stream:
+            if file.suffix.lower() == ".npy":
+                return {only_input(specs, str(file)): _header(stream)[0]}
+            with zipfile.ZipFile(stream) as inner:
+                found = {}
+                for entry in _entries(inner):
+                    with inner.open(entry) as opened:
+                        found[entry.filename.removesuffix(".npy")] = _header(opened)[0]
+                return found
+    except _WRONG as error:
+        raise _unreadable(file, error) from error
+
+
+def load(file: Path | Member, specs: Specs, archive: Opened | None = None) -> dict[str, Array]:
+    """The arrays of a file by input name."""
+    try:
+        if file.suffix.lower() == ".npy":
+            name = only_input(specs, str(file))
+            if isinstance(file, Path):
+                return {name: np.load(file, mmap_mode="r", allow_pickle=False)}
+            with _stream(file, archive) as stream:
+                return {name: np.load(stream, allow_pickle=False)}
+        found = _mapped(file) if isinstance(file, Path) else None
+        if found is None:
+            with _stream(file, archive) as stream, np.load(stream, allow_pickle=False) as inner:
+                found = {name: inner[name] for name in inner.files}
+    except _WRONG as error:
+        raise _unreadable(file, error) from error
+    refuse_unknown(found, specs, str(file))
+    return found
+
+
+def _stream(file: Path | Member, archive: Opened | None) -> IO[bytes]:
+    if isinstance(file, Path):
+        return file.open("rb")
+    if archive is None:
+        raise DataError(f"{file} can't be read: its archive is closed.")
+    return io.BytesIO(archive.read(file))
+
+
+def _unreadable(file: Path | Member, error: Exception) -> DataError:
+    return DataError(
+        f"{file} can't be read as numpy data: {error}. Python objects are refused; save plain arrays."
+    )
+
+
+def _entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    return [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
+
+
+def _header(stream: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
+    """Shape, Fortran order and type of an array, from the beginning of its file."""
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        header = np.lib.format.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        header = np.lib.format.read_array_header_2_0(stream)
+    else:
+        raise ValueError(f"its format {version[0]}.{version[1]} is for arrays with named fields")
+    if header[2].hasobject:
+        raise ValueError("it holds Python objects")
+    return header
+
+
+def _mapped(path: Path) -> dict[str, Array] | None:
+    """The arrays of a ``.npz`` file that is not compressed, mapped; None for a compressed one."""
+    found: dict[str, Array] = {}
+    with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+        entries = _entries(archive)
+        if any(entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1 for entry in entries):
+            return None
+        for entry in entries:
+            stream.seek(entry.header_offset)
+            name_length, extra_length = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
+            stream.seek(name_length + extra_length, io.SEEK_CUR)
+            shape, fortran, dtype = _header(stream)
+            offset, name = stream.tell(), entry.filename.removesuffix(".npy")
+            if 0 in shape:
+                found[name] = np.zeros(shape, dtype)
+            else:
+                order = "F" if fortran else "C"
+                found[name] = np.memmap(path, dtype, "r", offset, shape, order)  # type: ignore[call-overload]
+    return found
