@@ -8,15 +8,24 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from octavo.calibration import need, needs_histogram, ranges, read, unusable
+from octavo.calibration import compare_methods, need, need_of, needs_histogram, ranges, read, unusable
 from octavo.calibration.methods.auto import candidates
 from octavo.calibration.methods.entropy import divergence, magnitudes
+from octavo.calibration.methods.minmax import channel_extremes
 from octavo.calibration.methods.spread import Spread
-from octavo.calibration.observers import HistogramState, MinMaxState
+from octavo.calibration.observers import (
+    ChannelState,
+    ExtremesState,
+    HistogramState,
+    ManyState,
+    MinMaxState,
+    MomentsState,
+)
 from octavo.core import affine
 from octavo.core.qtypes import FLOAT8E4M3FN, INT4, INT8, INT16, UINT8
 from octavo.core.scheme import MSE, Auto, Distribution, Entropy, MinMax, Percentile, Scheme
 from octavo.core.stats import Need, Range, Stats
+from octavo.errors import TableError
 
 Array = npt.NDArray[Any]
 RNG = np.random.default_rng(0)
@@ -182,6 +191,30 @@ def test_divergence_is_the_definition(name: str) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-9)
 
 
+@DATASETS
+def test_entropy_threshold_is_within_a_bin_of_the_one_found_on_the_values(name: str) -> None:
+    bins, levels = 256, 32
+    x = np.abs(DATA[name].astype(np.float64))
+    width = 2.0 ** np.ceil(np.log2(np.nextafter(x.max(), np.inf))) / bins
+    size = int(x.max() // width) + 1
+    counts = np.histogram(x, np.arange(size + 1) * width)[0].astype(np.float64)
+    got = read(state(DATA[name]), Scheme(INT8, symmetric=True, method=Entropy(bins, levels)))
+    if len(counts) > levels:
+        counts[0] = min(counts[0], counts[1])
+        errors = [slow_divergence(counts, upto, levels) for upto in range(levels, size + 1)]
+        expected = min((levels + int(np.argmin(errors))) * width, x.max())
+        assert abs(max(-got.low, got.high) - expected) <= width
+
+
+def test_entropy_is_symmetric_where_the_scheme_is() -> None:
+    x = np.append(DATA["shifted"], np.float32(-4))
+    symmetric = Scheme(INT8, symmetric=True, method=Entropy())
+    got = read(state(x), symmetric)
+    params = affine.from_range(got.low, got.high, symmetric)
+    assert int(params.zero_point) == 0
+    assert float(params.scale) * 127 == pytest.approx(max(-got.low, got.high))
+
+
 def test_magnitudes_of_both_sides_are_counted_together() -> None:
     x = np.float32([-1.0, -0.3, 0.3, 0.9, 0.0])
     found = state(x)
@@ -228,7 +261,49 @@ def test_methods_scale_with_the_values(method: Any, scale: float) -> None:
     assert far.high == pytest.approx(np.ldexp(one.high, exponent), rel=1e-2)
 
 
+def test_averages_need_the_extremes_of_each_sample() -> None:
+    found = ExtremesState.of([0, 1], [-1, -2], [3, 1])
+    assert read(found, Scheme(UINT8)) == Range(-2, 3)
+    for method in (MinMax(average=True), MinMax(momentum=0.1)):
+        with pytest.raises(TableError, match=r"extremes of each sample.*calibrate again"):
+            read(found, Scheme(UINT8, method=method))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_channels_have_ranges_of_their_own(axis: int) -> None:
+    x = RNG.standard_normal((3, 4)).astype(np.float32)
+    found = ChannelState(axis)
+    found.update(x)
+    low, high = channel_extremes(found, symmetric=False)
+    np.testing.assert_array_equal((low, high), (x.min(axis=1 - axis), x.max(axis=1 - axis)))
+    top = np.abs(x).max(axis=1 - axis)
+    np.testing.assert_array_equal(channel_extremes(found, symmetric=True), (-top, top))
+
+
+def test_methods_are_compared_without_running_the_model() -> None:
+    x = DATA["outliers"]
+    wanted = {"x": Scheme(INT8, symmetric=True), "y": Scheme(UINT8), "unseen": Scheme(UINT8)}
+    stats = Stats({"x": state(x), "y": ExtremesState.of([0], [-1], [2])}, 3)
+    found = compare_methods(stats, wanted)
+    assert list(found) == ["x", "y"]
+    for reading in found["x"]:
+        scheme = wanted["x"].but(method=reading.method)
+        assert reading.range == read(stats["x"], scheme)
+        assert reading.error == pytest.approx(squared_error(x, reading.range, scheme), rel=0.05)
+    errors = [reading.error for reading in found["x"]]
+    assert min(errors) == errors[-1]
+    assert [reading.error for reading in found["y"]] == [None] * len(errors)
+
+
+def test_a_state_of_several_observations_is_read_by_its_first() -> None:
+    several = ManyState(state(DATA["normal"]), {"moments": MomentsState()})
+    scheme = Scheme(UINT8, method=Percentile(99))
+    assert read(several, scheme) == read(several.first, scheme)
+
+
 def test_needs() -> None:
+    assert need_of(MinMax()) == Need()
+    assert need_of(MinMax(average=True)) == need_of(MinMax(momentum=0.5)) == Need(samples=True)
     assert not needs_histogram(MinMax(average=True))
     assert needs_histogram(Entropy())
     assert need(Scheme(UINT8, method=MSE())) == Need(histogram=True)

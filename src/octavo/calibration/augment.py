@@ -1,166 +1,64 @@
 """The model that calibration runs: the original, which returns what is to be observed instead of its outputs.
 
-A tensor is observed by three reductions inside the graph, so that it never leaves the runtime:
-
-=====  ===========  =======  =======
-part   reduction    merged   nothing
-=====  ===========  =======  =======
-low    ReduceMin    Min      +inf
-high   ReduceMax    Max      -inf
-mass   ReduceL1     Add      0
-=====  ===========  =======  =======
-
-An empty tensor gives "nothing". ``mass`` is NaN if and only if a value is: minimum and maximum may hide it,
-and unlike a plain sum it does not turn infinities into NaN. Where a histogram is wanted, the values
-themselves are returned, flattened. Tensors of other types are cast to float first. How all this gets out of
-subgraphs is told in :mod:`.bodies`.
+What observes a tensor is told in :mod:`.observation`, and how it gets out of subgraphs in :mod:`.bodies`. In
+a large graph that runs only a few times, opening the session is what takes long. Small tensors of known shape
+are then returned as they are, put together by one Concat for many of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-INF = float("inf")
-
-
-@dataclass(frozen=True)
-class Part:
-    """One number that is found out about a tensor."""
-
-    name: str
-    reduction: str
-    merged: str
-    nothing: float
-
-
-PARTS = (
-    Part("low", "ReduceMin", "Min", INF),
-    Part("high", "ReduceMax", "Max", -INF),
-    Part("mass", "ReduceL1", "Add", 0.0),
-)
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A tensor to observe."""
-
-    values: bool = False  # rather than its extremes
-    is_float: bool = True  # float32, that is
-    is_static: bool = False  # its shape is known
-
-
-@dataclass(frozen=True)
-class Found:
-    """Something that a graph can return about a tensor; ``part`` is None for its values."""
-
-    tensor: str
-    part: Part | None
-    value: str  # its name in the graph at hand
-    steady: bool = False  # it has the same shape each time the graph runs
+from octavo.calibration.bodies import replace_nodes, visit
+from octavo.calibration.observation import Found, Wanted, Writer, bodies_of, describe
 
 
 @dataclass
 class Augmented:
     """The outputs of the augmented model."""
 
-    reduced: list[str] = field(default_factory=list)  # the tensors whose parts are returned
-    parts: list[str] = field(default_factory=list)  # the outputs that hold them: PARTS of one, of the next …
+    numbers: list[Found] = field(default_factory=list)  # in the order in which ``parts`` hold them
+    parts: list[str] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)  # the outputs that hold values, by tensor
+    together: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # output: tensors, their rows
     used: set[str] = field(default_factory=set)  # what is still read, among it initializers
 
     def __bool__(self) -> bool:
-        return bool(self.reduced or self.values)
+        return bool(self.numbers or self.values or self.together)
 
 
-class Nodes(Protocol):
-    """A list of nodes, or a graph's own."""
+def augment(proto: ModelProto, wanted: Mapping[str, Wanted], *, together: bool = False) -> Augmented:
+    """Make a model return what is wanted, in place; nodes that nothing needs any more are removed.
 
-    def append(self, node: NodeProto, /) -> None:
-        """Add one at the end."""
-        ...
-
-
-class Writer:
-    """Adds nodes and constants to graphs of one model."""
-
-    def __init__(self, proto: ModelProto) -> None:
-        self.main = proto.graph
-        self._prefix = "octavo/"
-        while any(name.startswith(self._prefix) for name in _names(proto.graph)):
-            self._prefix = "_" + self._prefix
-        self._count = 0
-        self._constants: dict[str, str] = {}
-
-    def name(self, text: str) -> str:
-        """A new name."""
-        self._count += 1
-        return f"{self._prefix}{self._count}/{text}"
-
-    def node(self, nodes: Nodes, op: str, inputs: Sequence[str], text: str, **attributes: int) -> str:
-        """Append a node; returns its output."""
-        output = self.name(text)
-        node = NodeProto(op_type=op, name=output, input=inputs, output=[output])
-        for key, number in attributes.items():
-            node.attribute.add(name=key, type=AttributeProto.INT, i=number)
-        nodes.append(node)
-        return output
-
-    def constant(self, key: str, array: npt.NDArray[Any]) -> str:
-        """The initializer of the main graph with this content, one for each key."""
-        if key not in self._constants:
-            name = self._constants[key] = self.name(key)
-            self.main.initializer.append(onnx.numpy_helper.from_array(array, name))
-        return self._constants[key]
-
-    def row(self) -> str:
-        """The shape that flattens anything."""
-        return self.constant("row", np.array([-1], np.int64))
-
-    def nothing(self, part: Part | None) -> str:
-        """What stands for a tensor that was not there."""
-        if part is None:
-            return self.constant("empty", np.zeros(0, np.float32))
-        return self.constant(part.name, np.array(part.nothing, np.float32))
-
-
-def describe(info: ValueInfoProto, found: Found) -> None:
-    """Give a value the type of something found: a float, or a row of floats."""
-    info.type.tensor_type.elem_type = TensorProto.FLOAT
-    info.type.tensor_type.shape.SetInParent()
-    if found.part is None:
-        info.type.tensor_type.shape.dim.add()
-
-
-def augment(proto: ModelProto, wanted: Mapping[str, Wanted]) -> Augmented:
-    """Make a model return what is wanted, in place; nodes that nothing needs any more are removed."""
-    from octavo.calibration.bodies import visit
-
+    ``together`` returns small tensors as they are, many in one output.
+    """
     graph = proto.graph
     writer = Writer(proto)
-    found = visit(graph, wanted, writer)
-    parts = [item for item in found if item.part is not None]
-    values = [item for item in found if item.part is None]
+    groups = _groups(graph, wanted) if together else []
+    grouped = {tensor for group in groups for tensor in group}
+    found = visit(graph, {t: w for t, w in wanted.items() if t not in grouped}, writer)
     result = Augmented(
-        reduced=[item.tensor for item in parts[:: len(PARTS)]],
-        parts=[item.value for item in parts],
-        values={item.tensor: item.value for item in values},
+        numbers=[item for item in found if item.part is not None],
+        values={item.tensor: item.value for item in found if item.part is None},
     )
+    result.parts = [item.value for item in result.numbers]
     del graph.output[:]
-    for item in values:
-        describe(graph.output.add(name=item.value), item)
-    if parts and _opset(proto) >= _SEQUENCES_SINCE:
+    for item in (item for item in found if item.part is None):
+        graph.output.add(name=item.value).type.tensor_type.elem_type = TensorProto.FLOAT
+    for group in groups:
+        name = writer.node(graph.node, "Concat", group, "together", axis=0)
+        result.together[name] = [(tensor, (wanted[tensor].shape or (0,))[0]) for tensor in group]
+        graph.output.add(name=name).type.tensor_type.elem_type = TensorProto.FLOAT
+    if result.parts and writer.opset >= _SEQUENCES_SINCE:
         result.parts = _packed(graph, result.parts, writer)
         for name in result.parts:
             graph.output.add(name=name).type.tensor_type.elem_type = TensorProto.FLOAT
     else:
-        for item in parts:
+        for item in result.numbers:
             describe(graph.output.add(name=item.value), item)
     result.used = _prune(graph)
     return result
@@ -168,10 +66,31 @@ def augment(proto: ModelProto, wanted: Mapping[str, Wanted]) -> Augmented:
 
 _SEQUENCES_SINCE = 11
 _PACKS = 64
+_TOGETHER = 1 << 24  # values of all tensors that are returned as they are
+_GROUP = 1 << 16  # values of those in one output
 
 
-def _opset(proto: ModelProto) -> int:
-    return next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), 1)
+def _groups(graph: GraphProto, wanted: Mapping[str, Wanted]) -> list[list[str]]:
+    """Small tensors of the main graph that agree in all but their first axis; the earliest group last."""
+    names = [value.name for value in graph.input] + [name for node in graph.node for name in node.output]
+    groups: dict[tuple[int, ...], list[str]] = {}
+    found: list[list[str]] = []
+    room = _TOGETHER
+    for name in names:
+        want = wanted.get(name)
+        if want is None or want.values or not want.is_float or not want.shape:
+            continue
+        size = math.prod(want.shape)
+        if not 0 < size <= room:
+            continue
+        room -= size
+        group = groups.setdefault(want.shape[1:], [])
+        if not group:
+            found.append(group)
+        group.append(name)
+        if len(group) * size >= _GROUP:
+            del groups[want.shape[1:]]
+    return found[::-1]
 
 
 def _packed(graph: GraphProto, scalars: Sequence[str], writer: Writer) -> list[str]:
@@ -181,7 +100,7 @@ def _packed(graph: GraphProto, scalars: Sequence[str], writer: Writer) -> list[s
     computed as soon as its tensors are there, while they are in the cache, and lets go of them; otherwise all
     tensors would be kept to the end. Its time for a run is quadratic in the number of outputs.
     """
-    size = len(PARTS) * max(1, len(scalars) // len(PARTS) // _PACKS)
+    size = -(-len(scalars) // _PACKS)
     nodes: list[list[NodeProto]] = []
     packs: list[str] = []
     for start in range(0, len(scalars), size):
@@ -192,35 +111,6 @@ def _packed(graph: GraphProto, scalars: Sequence[str], writer: Writer) -> list[s
     for pair in reversed(nodes):
         graph.node.extend(pair)
     return packs
-
-
-def observe(nodes: Nodes, tensor: str, want: Wanted, writer: Writer, *, can_fetch: bool) -> Iterable[Found]:
-    """Add what observes one tensor to the nodes behind the one that gives it."""
-    value = tensor
-    if not want.is_float:
-        value = writer.node(nodes, "Cast", [tensor], f"{tensor}/float", to=TensorProto.FLOAT)
-    if want.values and can_fetch:
-        row = writer.node(nodes, "Reshape", [value, writer.row()], tensor)
-        yield Found(tensor, None, row, want.is_static)
-        return
-    for part in PARTS:
-        output = writer.node(nodes, part.reduction, [value], f"{tensor}/{part.name}", keepdims=0)
-        yield Found(tensor, part, output, True)
-
-
-def bodies_of(node: NodeProto) -> list[GraphProto]:
-    """The graphs that a node carries."""
-    return [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
-
-
-def _names(graph: GraphProto) -> Iterable[str]:
-    yield from (value.name for value in graph.input)
-    yield from (tensor.name for tensor in graph.initializer)
-    for node in graph.node:
-        yield node.name
-        yield from node.output
-        for body in bodies_of(node):
-            yield from _names(body)
 
 
 def _note_reads(node: NodeProto, read: set[str]) -> None:
@@ -242,9 +132,3 @@ def _prune(graph: GraphProto) -> set[str]:
     if len(kept) < len(graph.node):
         replace_nodes(graph, kept[::-1])
     return read
-
-
-def replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
-    """Give a graph other nodes, some of which may be its own."""
-    del graph.node[:]
-    graph.node.extend(nodes)

@@ -19,16 +19,7 @@ from typing import Any, TypeAlias
 
 from onnx import GraphProto, NodeProto, ValueInfoProto
 
-from octavo.calibration.augment import (
-    Found,
-    Nodes,
-    Wanted,
-    Writer,
-    bodies_of,
-    describe,
-    observe,
-    replace_nodes,
-)
+from octavo.calibration.observation import Found, Nodes, Wanted, Writer, bodies_of, describe, observe
 
 Inside: TypeAlias = list[tuple[GraphProto, list[Found]]]
 
@@ -39,6 +30,7 @@ def visit(
     writer: Writer,
     *,
     can_fetch: bool = True,
+    inside: bool = False,
     in_scan: bool = False,
 ) -> list[Found]:
     """Observe what is wanted in a graph and those inside it; returns what the graph can now return.
@@ -49,26 +41,34 @@ def visit(
     found: list[Found] = []
     nodes: list[NodeProto] = []
 
-    def look(names: Iterable[str]) -> None:
+    def look(names: Iterable[str], given: bool = False) -> None:
         for name in names:
             if name in wanted:
-                found.extend(observe(nodes, name, wanted[name], writer, can_fetch=can_fetch))
+                ways = {"can_fetch": can_fetch, "inside": inside, "given": given}
+                found.extend(observe(nodes, name, wanted[name], writer, **ways))
 
-    look(value.name for value in graph.input)
+    look((value.name for value in graph.input), given=True)
     for node in graph.node:
         nodes.append(node)
         names = list(node.output)
         way_out = _WAYS_OUT.get(node.op_type) if not node.domain else None
         if way_out is not None:
             is_scan = node.op_type == "Scan"
-            inner = {"can_fetch": can_fetch and (is_scan or not in_scan), "in_scan": in_scan or is_scan}
-            inside = [(body, visit(body, wanted, writer, **inner)) for body in bodies_of(node)]
-            if any(items for _, items in inside):
-                found += way_out(nodes, node, inside, writer)
+            can = can_fetch and (is_scan or not in_scan)
+            inner = {"can_fetch": can, "inside": True, "in_scan": in_scan or is_scan}
+            bodies = [(body, visit(body, wanted, writer, **inner)) for body in bodies_of(node)]
+            if any(items for _, items in bodies):
+                found += way_out(nodes, node, bodies, writer)
         look(names)
     if len(nodes) > len(graph.node):
         replace_nodes(graph, nodes)
     return found
+
+
+def replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
+    """Give a graph other nodes, some of which may be its own."""
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _out_of_if(nodes: Nodes, node: NodeProto, inside: Inside, writer: Writer) -> list[Found]:

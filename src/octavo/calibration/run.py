@@ -6,26 +6,30 @@ import contextlib
 import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from octavo.calibration.augment import PARTS, Augmented, Wanted, augment
+from octavo.calibration import trust
+from octavo.calibration.augment import Augmented, augment
 from octavo.calibration.data import Data, Feeds
-from octavo.calibration.observers import HistogramState, MinMaxState
-from octavo.core.stats import Need, State, Stats
-from octavo.errors import DataError, ModelError, closest
+from octavo.calibration.notes import Notes
+from octavo.calibration.observation import Wanted
+from octavo.core.stats import Need, Stats
+from octavo.errors import ModelError, RecipeError, closest
 from octavo.model import handover, io, query
+from octavo.model.samples import specs_of
 from octavo.model.serialize import skeleton
 from octavo.model.session import InputSpec, Session, runtime_ir_limit
 from octavo.model.tensors import MappedTensor
 
 Progress = Callable[[int, int | None], None]
 _FEW = 100  # nodes for a sample: in a graph of more, optimizing takes longer than it saves
+_AHEAD = 8  # samples that are looked at ahead to find out whether there are few
 _INLINE_MOST = 1_900_000_000  # bytes; protobuf stops at 2 GiB
 
 
@@ -40,41 +44,78 @@ def collect(
     custom_ops: Sequence[str | Path] = (),
     progress: Progress | None = None,
     first: int = 0,
+    stride: int | None = None,
 ) -> Stats:
     """Run the model on the data and note what the tensors' values were.
 
     The model is in its normal form (:func:`octavo.model.normalize.normalize`) and stays as it is. ``first``
-    is the index of the first sample, for a caller who hands out the data in portions. A tensor that never had
-    a value is not in the result. NaN raises :class:`DataError`; an infinity is noted in the state.
+    is the index of the first sample, for a caller who hands out the data in portions. With a ``stride``
+    histograms count every so many-th value; extremes stay exact. A tensor that never had a value is not in
+    the result. NaN raises :class:`~octavo.errors.DataError`; an infinity is noted in the state.
     """
-    known = data.length if isinstance(data, Feeds) else None
-    few = known is not None and known * _FEW < len(model.graph)
-    options = {"providers": providers, "threads": threads, "custom_ops": custom_ops, "optimize": not few}
-    with Collector(model, needs, **options) as collector:
+    source = data if isinstance(data, Feeds) else Feeds(data, specs_of(model), limit=limit)
+    total = source.length if limit is None or source.length is None else min(limit, source.length)
+    feeds = itertools.islice(source, limit)
+    many = few_below(model)
+    ahead = list(itertools.islice(feeds, many)) if total is None or total < many else []
+    few = len(ahead) < many if total is None else total < many
+    options = {"providers": providers, "threads": threads, "custom_ops": custom_ops}
+    with Collector(model, strided(needs, stride), few=few, **options) as collector:
         if not collector:
             return Stats()
-        source = data if isinstance(data, Feeds) else Feeds(data, collector.inputs, limit=limit)
-        total = source.length if limit is None or source.length is None else min(limit, source.length)
         return collector.collect(
-            itertools.islice(source, limit),
+            itertools.chain(ahead, feeds),
             first,
             None if progress is None else lambda done: progress(done, total),
         )
 
 
+def strided(needs: Mapping[str, Need], stride: int | None) -> Mapping[str, Need]:
+    """The same needs with histograms that count every so many-th value."""
+    if stride is None:
+        return needs
+    if stride < 1:
+        raise RecipeError(f"A stride of {stride} counts nothing; use 1 for every value, 2 for every other.")
+    return {t: replace(need, stride=stride) if need.histogram else need for t, need in needs.items()}
+
+
+def few_below(model: ir.Model) -> int:
+    """The number of samples below which opening the session is what costs."""
+    return min(len(model.graph) // _FEW, _AHEAD)
+
+
 class Collector:
     """A model in a session that observes its tensors: opened once, used for any number of portions of data.
 
-    It is false where none of the tensors can be observed. Options are those of :meth:`Session.open`.
+    It is false where none of the tensors can be observed. ``few`` says that there are few samples for the
+    size of the graph, so that opening the session is what costs. Options are those of :meth:`Session.open`.
     """
 
-    def __init__(self, model: ir.Model, needs: Mapping[str, Need], **options: Any) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        needs: Mapping[str, Need],
+        *,
+        few: bool = False,
+        **options: Any,
+    ) -> None:
+        self._model, self._needs = model, needs
+        self._few, self._options = few, {**options, "optimize": not few}
         self._wanted = _wanted(model, needs)
+        self._trusting = not few
+        if self._trusting:
+            self._wanted = _trusted(model, self._wanted)
         self._files = contextlib.ExitStack()
+        self._opened = self._open()
+
+    def _open(self) -> tuple[Session, Augmented] | None:
         with contextlib.ExitStack() as on_failure:
             on_failure.push(self._files)
-            self._opened = _open(model, self._wanted, self._files, **options) if self._wanted else None
+            opened = None
+            if self._wanted:
+                opened = _open(self._model, self._wanted, self._files, together=self._few, **self._options)
             on_failure.pop_all()
+        return opened
 
     def __bool__(self) -> bool:
         return self._opened is not None
@@ -101,26 +142,50 @@ class Collector:
         if self._opened is None:
             return Stats()
         session, asked = self._opened
-        notes = _Notes(asked, first)
+        notes = Notes(asked, self._needs, first)
         for feed in feeds:
-            notes.add(session.run(feed))
+            outputs = session.run(feed)
+            row = notes.read(outputs)
+            if self._trusting and notes.is_doubtful(row):
+                session = self._look_closer(notes) or session
+                outputs = session.run(feed)
+                row = notes.read(outputs)
+            notes.add(outputs, row)
             if progress is not None:
                 progress(notes.samples)
         return Stats(notes.states(list(self._wanted)), notes.samples)
+
+    def _look_closer(self, notes: Notes) -> Session | None:
+        """Look at everything from now on: something is not as was to be expected."""
+        self._trusting = False
+        self._wanted = _wanted(self._model, self._needs)
+        self._opened = self._open()
+        if self._opened is None:
+            return None
+        session, asked = self._opened
+        notes.with_outputs(asked)
+        return session
 
 
 def _wanted(model: ir.Model, needs: Mapping[str, Need]) -> dict[str, Wanted]:
     """The needs in the order of the graph, with what the model knows of each tensor."""
     found: dict[str, Wanted] = {}
+    in_main = {value.name for value in model.graph.inputs}
+    in_main |= {value.name for node in model.graph for value in node.outputs}
 
     def look(value: ir.Value) -> None:
         need = needs.get(value.name or "")
         if need is not None and value.name:
-            shape = query.shape(value)
+            shaped = need.channels is not None or need.gram or need.totals
+            if shaped and value.name not in in_main:
+                raise ModelError(
+                    f"The tensor {value.name!r} lies inside a subgraph, where channels, sums and Gram matrices "
+                    "can't be observed; leave them out for this tensor."
+                )
             found[value.name] = Wanted(
-                values=need.histogram,
+                values=shaped or need.moments or need.histogram,
                 is_float=query.element_type(value) == ir.DataType.FLOAT,
-                is_static=shape is not None and None not in shape,
+                shape=query.static_shape(value),
             )
 
     for graph in query.graphs(model):
@@ -138,8 +203,20 @@ def _wanted(model: ir.Model, needs: Mapping[str, Need]) -> dict[str, Wanted]:
     return found
 
 
+def _trusted(model: ir.Model, wanted: Mapping[str, Wanted]) -> dict[str, Wanted]:
+    """What is wanted, with what need not be looked at as long as nothing overflows."""
+    calm = trust.calm(model)
+    maps = trust.maps(model) & calm
+    return {t: replace(w, may_be_nan=t not in calm, is_map=t in maps) for t, w in wanted.items()}
+
+
 def _open(
-    model: ir.Model, wanted: Mapping[str, Wanted], files: contextlib.ExitStack, **options: Any
+    model: ir.Model,
+    wanted: Mapping[str, Wanted],
+    files: contextlib.ExitStack,
+    *,
+    together: bool = False,
+    **options: Any,
 ) -> tuple[Session, Augmented] | None:
     """The augmented model in a session, and what its outputs are; None where nothing can be observed.
 
@@ -153,7 +230,7 @@ def _open(
     )
     if inline <= _INLINE_MOST:
         proto = skeleton(model, runtime_ir_limit())
-        asked = augment(proto, wanted)
+        asked = augment(proto, wanted, together=together)
         if not asked:
             return None
         config: dict[str, str] = {}
@@ -163,51 +240,8 @@ def _open(
     folder = Path(files.enter_context(tempfile.TemporaryDirectory(prefix="octavo-")))
     path = io.save(model, folder / "model.onnx", external_data=True)[0]
     proto = onnx.load(str(path), load_external_data=False)
-    asked = augment(proto, wanted)
+    asked = augment(proto, wanted, together=together)
     if not asked:
         return None
     path.write_bytes(proto.SerializeToString())
     return Session.open(path, **options), asked
-
-
-class _Notes:
-    """What the runs so far gave."""
-
-    def __init__(self, asked: Augmented, first: int) -> None:
-        self._asked = asked
-        self._first = first
-        self.samples = 0
-        self._rows: list[npt.NDArray[np.float32]] = []  # for each sample: parts × tensors
-        self._histograms = {tensor: HistogramState() for tensor in asked.values}
-
-    def add(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        index = self._first + self.samples
-        flat = [outputs[name].reshape(-1) for name in self._asked.parts]
-        row = np.concatenate([*flat, np.empty(0, np.float32)]).reshape(-1, len(PARTS))
-        bad = np.isnan(row).any(axis=1)
-        if bad.any():
-            _refuse_nan(self._asked.reduced[int(np.argmax(bad))], index)
-        for tensor, name in self._asked.values.items():
-            try:
-                self._histograms[tensor].update(outputs[name], index)
-            except DataError:
-                _refuse_nan(tensor, index)
-        self._rows.append(row[:, :2].copy())
-        self.samples += 1
-
-    def states(self, order: Sequence[str]) -> dict[str, State]:
-        """A state for each tensor that had any value."""
-        found: dict[str, State] = {}
-        samples = np.arange(self._first, self._first + self.samples)
-        table = np.stack(self._rows, axis=-1) if self._rows else np.zeros((0, 2, 0), np.float32)
-        for tensor, (low, high) in zip(self._asked.reduced, table, strict=True):
-            found[tensor] = MinMaxState.of(samples, low, high)
-        found.update(self._histograms)
-        return {tensor: found[tensor] for tensor in order if tensor in found and found[tensor].count}
-
-
-def _refuse_nan(tensor: str, index: int) -> None:
-    raise DataError(
-        f"The tensor {tensor!r} has NaN among its values in sample {index} of the calibration data; look at "
-        "that sample, and at the float model, which computes NaN from it too."
-    )

@@ -12,12 +12,12 @@ from octavo.calibration.methods.entropy import entropy
 from octavo.calibration.methods.minmax import minmax
 from octavo.calibration.methods.mse import mse
 from octavo.calibration.methods.percentile import percentile
-from octavo.calibration.observers import HistogramState, MinMaxState
+from octavo.calibration.observers import ExtremesState, HistogramState, ManyState, MinMaxState
 from octavo.core.scheme import MSE, Auto, Distribution, Entropy, Method, MinMax, Percentile, Scheme
 from octavo.core.stats import Need, Range, State
 from octavo.errors import TableError
 
-__all__ = ["need", "needs_histogram", "read"]
+__all__ = ["need", "need_of", "needs_histogram", "read"]
 
 
 def needs_histogram(method: Method) -> bool:
@@ -25,14 +25,23 @@ def needs_histogram(method: Method) -> bool:
     return not isinstance(method, MinMax)
 
 
+def need_of(method: Method) -> Need:
+    """What has to be found out about a tensor for a method: no more than it reads."""
+    if isinstance(method, MinMax):
+        return Need(samples=method.average or method.momentum is not None)
+    return Need(histogram=True)
+
+
 def need(scheme: Scheme) -> Need:
     """What has to be found out about a tensor of this scheme."""
-    return Need(histogram=needs_histogram(scheme.method))
+    return need_of(scheme.method)
 
 
 def read(state: State, scheme: Scheme) -> Range:
     """The range of a tensor by the method of its scheme."""
-    if isinstance(state, MinMaxState):
+    if isinstance(state, ManyState):
+        state = state.first
+    if isinstance(state, ExtremesState | MinMaxState):
         return minmax(state, scheme.method if isinstance(scheme.method, MinMax) else MinMax())
     if not isinstance(state, HistogramState):
         raise TableError(f"No method reads statistics of kind {state.kind!r}; collect them again.")

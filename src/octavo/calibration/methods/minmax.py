@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import math
 
-from octavo.calibration.observers import MinMaxState
+import numpy as np
+import numpy.typing as npt
+
+from octavo.calibration.observers import ChannelState, ExtremesState, MinMaxState
 from octavo.core.scheme import MinMax
 from octavo.core.stats import Range
+from octavo.errors import TableError
 
 
-def minmax(state: MinMaxState, method: MinMax) -> Range:
+def minmax(state: ExtremesState | MinMaxState, method: MinMax) -> Range:
     """``average``: the mean over samples; ``momentum`` c: ``v ← v + c (new - v)`` from the first one on."""
+    if method.momentum is None and not method.average:
+        return Range(state.low, state.high)
+    if not isinstance(state, MinMaxState):
+        raise TableError(
+            "An average of extremes needs the extremes of each sample, and these statistics hold only those "
+            "of all samples; calibrate again with the method that averages."
+        )
     records = state.records
-    if method.momentum is not None:
-        low, high = float(records["low"][0]), float(records["high"][0])
-        for _, new_low, new_high in records[1:].tolist():
-            low += method.momentum * (new_low - low)
-            high += method.momentum * (new_high - high)
-        return Range(low, high)
-    if method.average:
+    if method.momentum is None:
         return Range(math.fsum(records["low"]) / len(records), math.fsum(records["high"]) / len(records))
-    return Range(state.low, state.high)
+    low, high = float(records["low"][0]), float(records["high"][0])
+    for _, new_low, new_high in records[1:].tolist():
+        low += method.momentum * (new_low - low)
+        high += method.momentum * (new_high - high)
+    return Range(low, high)
+
+
+def channel_extremes(
+    state: ChannelState, *, symmetric: bool
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The range of each channel; for a symmetric scheme, as far below zero as above."""
+    return (-state.absolute, state.absolute) if symmetric else (state.low, state.high)

@@ -5,6 +5,8 @@ edge. The exponent follows from the largest magnitude seen: with ``2**(m - 1) <=
 ``e = m - 12``, which makes at most 4096 bins on either side. When a larger value comes, bins ``2k`` and
 ``2k + 1`` are added up, as often as needed. Halving commutes with adding, so the counts at the end depend on
 the values alone.
+
+With a ``stride`` only every so many-th value of a sample is counted; the extremes are still those of all.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from octavo.calibration.observers.extremes import ExtremesState
 from octavo.calibration.observers.minmax import MinMaxState
-from octavo.errors import DataError, TableError
+from octavo.errors import TableError
 
 Array = npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
@@ -25,7 +28,9 @@ Counts = npt.NDArray[np.int64]
 SIDE_BITS = 12
 _SIDE = 1 << SIDE_BITS
 _CHUNK = 1 << 16  # values worked on at a time: they stay in the cache
-_HEADER = "<iiI"
+_VERSION = 1
+_HEADER = "<BBIiiI"
+_EXTREMES: tuple[type[ExtremesState] | type[MinMaxState], ...] = (ExtremesState, MinMaxState)
 _NO_BINS = np.iinfo(np.int32).min  # the exponent before any value but zero was seen
 
 
@@ -34,8 +39,9 @@ class HistogramState:
 
     kind: ClassVar[str] = "histogram"
 
-    def __init__(self, extremes: MinMaxState | None = None) -> None:
-        self.extremes = extremes if extremes is not None else MinMaxState()
+    def __init__(self, extremes: ExtremesState | MinMaxState | None = None, stride: int = 1) -> None:
+        self.extremes = extremes if extremes is not None else ExtremesState()
+        self.stride = stride
         self.exponent = _NO_BINS
         self._counts: Counts = np.zeros(0, np.int64)  # bins -_SIDE … _SIDE - 1, once there are any
         self._zeros = 0  # while nothing but zero was seen there is no width
@@ -62,7 +68,7 @@ class HistogramState:
 
     @property
     def total(self) -> int:
-        """The number of finite values."""
+        """The number of finite values that were counted."""
         return int(self._counts.sum()) + self._zeros
 
     @property
@@ -80,15 +86,16 @@ class HistogramState:
 
     def update(self, x: npt.ArrayLike, index: int = 0) -> None:
         """Look at the values that the tensor had in one sample."""
-        values = np.asarray(x).reshape(-1)
-        if not values.size:
-            return
-        if values.dtype not in (np.float32, np.float64):
-            values = values.astype(np.float64 if values.dtype.kind in "iu" else np.float32)
-        low, high = float(values.min()), float(values.max())
-        if low != low or high != high:
-            raise DataError(f"There is NaN among the values of sample {index}.")
-        self.extremes.add(index, low, high)
+        values = _as_floats(x)
+        step = _CHUNK * self.stride
+        for start in range(0, values.size, step):
+            part = values[start : start + step]
+            low, high = float(part.min()), float(part.max())
+            self.extremes.add(index, low, high)
+            self._count(part[:: self.stride], low, high)
+
+    def _count(self, values: Array, low: float, high: float) -> None:
+        """Put values between these bounds into bins."""
         if math.isinf(low) or math.isinf(high):
             values = values[np.isfinite(values)]
             if not values.size:
@@ -97,6 +104,8 @@ class HistogramState:
         self._coarsen(_exponent(max(-low, high)))
         if self.exponent == _NO_BINS:
             self._zeros += values.size
+        elif low >= 0:
+            self._counts[_SIDE:] += _binned_above(values, self.exponent)
         else:
             self._counts += _binned(values, self.exponent)
 
@@ -114,7 +123,9 @@ class HistogramState:
 
     def merge(self, other: HistogramState) -> HistogramState:
         """What both have seen; neither is changed."""
-        result = HistogramState(self.extremes.merge(other.extremes))
+        if self.stride != other.stride or type(self.extremes) is not type(other.extremes):
+            raise TableError("Histograms that were collected in different ways can't be merged.")
+        result = HistogramState(self.extremes.merge(other.extremes), self.stride)  # type: ignore[arg-type]
         for part in (self, other):
             result._coarsen(part.exponent)
         for part in (self, other):
@@ -127,25 +138,29 @@ class HistogramState:
         return result
 
     def to_bytes(self) -> bytes:
-        """Exponent, first bin, counts, extremes."""
+        """Version, kind of extremes, stride, exponent, first bin, counts, extremes."""
         first, counts = self.bins()
-        header = struct.pack(_HEADER, self.exponent, first, len(counts))
+        kind = _EXTREMES.index(type(self.extremes))
+        header = struct.pack(_HEADER, _VERSION, kind, self.stride, self.exponent, first, len(counts))
         return header + counts.astype("<i8").tobytes() + self.extremes.to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> HistogramState:
         """What :meth:`to_bytes` gave."""
         try:
-            exponent, first, size = struct.unpack_from(_HEADER, data)
+            version, kind, stride, exponent, first, size = struct.unpack_from(_HEADER, data)
             at = struct.calcsize(_HEADER)
             counts = np.frombuffer(data, "<i8", size, at).astype(np.int64)
-        except (struct.error, ValueError) as error:
+            extremes = _EXTREMES[kind].from_bytes(data[at + 8 * size :])
+        except (struct.error, ValueError, IndexError) as error:
             raise TableError(f"The record of a histogram is damaged ({error}); collect it again.") from error
-        state = cls(MinMaxState.from_bytes(data[at + 8 * size :]))
+        if version != _VERSION or counts.min(initial=0) < 0 or stride < 1:
+            raise TableError("The record of a histogram is damaged; collect it again.")
+        state = cls(extremes, stride)
         if exponent == _NO_BINS:
             state._zeros = int(counts.sum())
         else:
-            if not -_SIDE <= first <= first + size <= _SIDE or counts.min(initial=0) < 0:
+            if not -_SIDE <= first <= first + size <= _SIDE:
                 raise TableError("The record of a histogram is damaged (impossible bins); collect it again.")
             state._coarsen(exponent)
             state._counts[first + _SIDE : first + _SIDE + size] = counts
@@ -153,6 +168,14 @@ class HistogramState:
 
     def __repr__(self) -> str:
         return f"HistogramState({self.low:.6g} … {self.high:.6g}, {self.total} values, width {self.width:g})"
+
+
+def _as_floats(x: npt.ArrayLike) -> Array:
+    """The values in a row, as float32 or float64."""
+    values = np.asarray(x).reshape(-1)
+    if values.dtype not in (np.float32, np.float64):
+        values = values.astype(np.float64 if values.dtype.kind in "iu" else np.float32)
+    return values
 
 
 def _exponent(magnitude: float) -> int:
@@ -174,27 +197,30 @@ def _halved(counts: Counts, times: int) -> Counts:
     return result
 
 
-def _binned(values: Array, exponent: int) -> Counts:
-    """How many of the values lie in each bin.
+def _is_single(values: Array, exponent: int) -> bool:
+    """Whether scaling by the width is exact in float32: nothing overflows or becomes too small."""
+    return values.dtype == np.float32 and -126 <= exponent <= 0
 
-    Scaling by a power of two is exact in float32 as long as nothing overflows or becomes too small, that is
-    for widths from 2**-126 to 1; otherwise float64 is used, where tiny negative values keep their side.
+
+def _binned(values: Array, exponent: int) -> Counts:
+    """How many of at most ``_CHUNK`` values lie in each bin.
+
+    Where float32 would not be exact float64 is used, in which tiny negative values keep their side.
     """
-    total = np.zeros(2 * _SIDE, np.int64)
-    single = values.dtype == np.float32 and -126 <= exponent <= 0
-    scale = np.float32(math.ldexp(1.0, -exponent)) if single else np.float32(1)
-    scaled = np.empty(min(_CHUNK, values.size), np.float32 if single else np.float64)
-    numbers = np.empty(scaled.size, np.intp)
-    for start in range(0, values.size, _CHUNK):
-        part = values[start : start + _CHUNK]
-        near, number = scaled[: part.size], numbers[: part.size]
-        if single:
-            np.multiply(part, scale, out=near)
-            np.floor(near, out=near)
-        else:
-            np.floor(np.ldexp(part.astype(np.float64), -exponent), out=near)
-            near[(part < 0) & (near == 0)] = -1
-        np.add(near, _SIDE, out=near)
-        number[...] = near
-        total += np.bincount(number, minlength=2 * _SIDE)
-    return total
+    if _is_single(values, exponent):
+        near = values * np.float32(math.ldexp(1.0, -exponent))
+        np.floor(near, out=near)
+    else:
+        near = np.floor(np.ldexp(values.astype(np.float64), -exponent))
+        near[(values < 0) & (near == 0)] = -1
+    np.add(near, _SIDE, out=near)
+    return np.bincount(near.astype(np.intp), minlength=2 * _SIDE)
+
+
+def _binned_above(values: Array, exponent: int) -> Counts:
+    """The same for values none of which is negative, in the bins above zero: no need to round down."""
+    if _is_single(values, exponent):
+        near = values * np.float32(math.ldexp(1.0, -exponent))
+    else:
+        near = np.ldexp(values.astype(np.float64), -exponent)
+    return np.bincount(near.astype(np.intp), minlength=_SIDE)

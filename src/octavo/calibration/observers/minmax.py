@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from octavo.errors import DataError, TableError
 
+_VERSION = 1
+_HEADER = "<BQ"
 _RECORD = np.dtype([("index", "<i8"), ("low", "<f8"), ("high", "<f8")])
 
 
@@ -47,6 +49,9 @@ class MinMaxState:
         """Note the extremes of one sample, or of a part of it."""
         if low != low or high != high:
             raise DataError(f"There is NaN among the values of sample {index}.")
+        if self._new and self._new[-1][0] == index:
+            _, before, after = self._new.pop()
+            low, high = min(low, before), max(high, after)
         self._new.append((index, low + 0.0, high + 0.0))  # -0.0 becomes 0.0: minima do not order the two
 
     @property
@@ -94,15 +99,18 @@ class MinMaxState:
         return MinMaxState(np.concatenate([self.records, other.records]))
 
     def to_bytes(self) -> bytes:
-        """A count and the records."""
-        return struct.pack("<Q", self.count) + self.records.tobytes()
+        """Version, count, records."""
+        return struct.pack(_HEADER, _VERSION, self.count) + self.records.tobytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MinMaxState:
         """What :meth:`to_bytes` gave."""
-        if len(data) < 8 or len(data) != 8 + struct.unpack_from("<Q", data)[0] * _RECORD.itemsize:
+        at = struct.calcsize(_HEADER)
+        if len(data) < at or data[0] != _VERSION:
+            raise TableError("The record of a tensor's extremes is damaged; collect it again.")
+        if len(data) != at + struct.unpack_from(_HEADER, data)[1] * _RECORD.itemsize:
             raise TableError("The record of a tensor's extremes has the wrong length; collect it again.")
-        return cls(np.frombuffer(data, _RECORD, offset=8).copy())
+        return cls(np.frombuffer(data, _RECORD, offset=at).copy())
 
     def __repr__(self) -> str:
         return f"MinMaxState({self.low:.6g} … {self.high:.6g}, {self.count} samples)"

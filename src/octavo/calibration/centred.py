@@ -1,0 +1,70 @@
+"""Histograms centred on zero, ``(counts, edges, low, high, threshold)``, as other tools exchange them.
+
+Bins are equally wide and lie on either side of zero up to the threshold. There are never more than ``MOST``:
+where values far beyond the threshold come, pairs of bins are added up instead of appending bins without end.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.calibration.methods.entropy import divergence
+from octavo.calibration.observers import HistogramState
+from octavo.core.stats import Range
+
+Array: TypeAlias = npt.NDArray[Any]
+Centred: TypeAlias = tuple[Array, Array, float, float, float]
+
+MOST = 1 << 13
+
+
+def centred(state: HistogramState, bins: int) -> Centred:
+    """A state's counts in at most this many bins (at least two), as many on either side of zero."""
+    first, counts = state.bins()
+    side = max(first + len(counts), -first, 1)
+    whole = np.zeros(2 * side, np.int64)
+    whole[side + first : side + first + len(counts)] = counts
+    width = state.width
+    while len(whole) > max(bins, 2):
+        whole, width = _halved(whole), 2.0 * width
+    side = len(whole) // 2
+    return whole, np.arange(-side, side + 1) * width, state.low, state.high, side * width
+
+
+def _halved(counts: Array) -> Array:
+    """Pairs of bins added up, those at zero kept apart."""
+    if len(counts) // 2 % 2:
+        counts = np.concatenate([[0], counts, [0]])
+    return np.asarray(counts.reshape(-1, 2).sum(axis=1))
+
+
+def merge(old: Centred, values: Array, low: float, high: float, threshold: float) -> Centred:
+    """A histogram with more values counted in; ``low``, ``high`` and ``threshold`` are theirs."""
+    counts, edges, old_low, old_high, top = old
+    width = (float(edges[-1]) - float(edges[0])) / len(counts)
+    more = max(0, int(np.ceil((threshold - top) / width - 1e-9))) if width else 0
+    while len(counts) + 2 * more > MOST and len(counts) % 2 == 0:
+        counts = _halved(counts)
+        width *= 2.0
+        top = len(counts) // 2 * width
+        more = max(0, int(np.ceil((threshold - top) / width - 1e-9)))
+    wide = np.pad(counts, more)
+    limit = len(wide) / 2 * width
+    added, edges = np.histogram(values, len(wide), range=(-limit, limit))
+    return wide + added, edges, min(old_low, low), max(old_high, high), limit
+
+
+def threshold(histogram: Centred, levels: int) -> Range:
+    """The range whose quantized histogram diverges least; ``levels`` counts both sides of zero."""
+    counts, edges, low, high, _ = histogram
+    side = len(counts) // 2
+    width = (float(edges[-1]) - float(edges[0])) / len(counts)
+    folded = (counts[len(counts) - side :] + counts[:side][::-1]).astype(np.float64)
+    half = max(levels // 2, 1)
+    if len(folded) <= half or not folded.sum():
+        return Range(float(low), float(high))
+    top = (half + int(np.argmin(divergence(folded, half)))) * width
+    return Range(max(float(low), -top), min(float(high), top))

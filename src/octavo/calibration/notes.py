@@ -1,0 +1,175 @@
+"""What the runs so far gave, tensor by tensor."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.calibration.augment import Augmented
+from octavo.calibration.observers import (
+    ChannelState,
+    ExtremesState,
+    GramState,
+    HistogramState,
+    ManyState,
+    MinMaxState,
+    MomentsState,
+    TotalState,
+)
+from octavo.calibration.observers.seen import Seen
+from octavo.calibration.trust import OVERFLOWING
+from octavo.core.stats import Need, State
+from octavo.errors import DataError
+
+Array = npt.NDArray[Any]
+Outputs = Mapping[str, Array]
+
+
+class Columns:
+    """Extremes of many tensors at once, in arrays; memory does not grow with the samples."""
+
+    def __init__(self, size: int) -> None:
+        self._low = np.full(size, np.inf)
+        self._high = np.full(size, -np.inf)
+        self._since = np.full(size, -1, np.int64)  # where the run of samples with a value began
+        self._runs: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+
+    def add(self, index: int, low: Array, high: Array) -> None:
+        """Note the extremes of one sample; a tensor without a value has low > high."""
+        np.minimum(self._low, low, out=self._low)
+        np.maximum(self._high, high, out=self._high)
+        there = low <= high
+        for column in np.flatnonzero(there != (self._since >= 0)):
+            if there[column]:
+                self._since[column] = index
+            else:
+                self._runs[column].append((int(self._since[column]), index))
+                self._since[column] = -1
+
+    def states(self, stop: int) -> list[ExtremesState]:
+        """A state for each tensor, after the sample before ``stop``."""
+        found = []
+        for low, high, since, runs in zip(self._low, self._high, self._since, self._runs, strict=True):
+            last = [(int(since), stop)] if since >= 0 else []
+            found.append(ExtremesState(float(low) + 0.0, float(high) + 0.0, Seen([*runs, *last])))
+        return found
+
+
+class Notes:
+    """Takes the outputs of the augmented model, sample by sample."""
+
+    def __init__(self, asked: Augmented, needs: Mapping[str, Need], first: int) -> None:
+        self._first = first
+        self.samples = 0
+        together = [tensor for members in asked.together.values() for tensor, _ in members]
+        self._tensors = list(dict.fromkeys([*(item.tensor for item in asked.numbers), *together]))
+        self._place = {tensor: i for i, tensor in enumerate(self._tensors)}
+        self._grouped = np.array([self._place[tensor] for tensor in together], np.intp)
+        self._columns = Columns(len(self._tensors))
+        self._watched = [_Watcher(tensor, needs[tensor]) for tensor in asked.values]
+        self._each = {t: MinMaxState() for t in self._tensors if needs[t].samples}
+        self.with_outputs(asked)
+
+    def with_outputs(self, asked: Augmented) -> Notes:
+        """The same for a session that returns other numbers about the same tensors."""
+        self._asked = asked
+        self._kinds = np.array([_KINDS[item.part.name] for item in asked.numbers if item.part], np.intp)
+        self._columns_of = np.array([self._place[item.tensor] for item in asked.numbers], np.intp)
+        self._sampled = np.array([self._place[i.tensor] for i in asked.numbers if i.sampled], np.intp)
+        return self
+
+    def read(self, outputs: Outputs) -> Array:
+        """``low, high, mass`` of each tensor in one sample."""
+        row = np.zeros((3, len(self._tensors)))
+        flat = [outputs[name].reshape(-1) for name in self._asked.parts]
+        if flat:
+            row[self._kinds, self._columns_of] = np.concatenate(flat)
+        lows: list[Array] = []
+        highs: list[Array] = []
+        for name, members in self._asked.together.items():
+            values = outputs[name].reshape(len(outputs[name]), -1)
+            starts = list(itertools.accumulate((rows for _, rows in members[:-1]), initial=0))
+            lows.append(np.minimum.reduceat(values.min(axis=1), starts))
+            highs.append(np.maximum.reduceat(values.max(axis=1), starts))
+        if lows:
+            row[0, self._grouped], row[1, self._grouped] = np.concatenate(lows), np.concatenate(highs)
+        return row
+
+    def is_doubtful(self, row: Array) -> bool:
+        """Whether a minimum is not known yet, or something may have overflowed and NaN be anywhere."""
+        there = row[0] <= row[1]
+        overflown = not np.all(np.abs(row[:2, there]) < OVERFLOWING)
+        return bool(overflown or np.any(row[0, self._sampled] != 0))
+
+    def add(self, outputs: Outputs, row: Array) -> None:
+        """Note one sample."""
+        index = self._first + self.samples
+        bad = np.isnan(row).any(axis=0)
+        if bad.any():
+            refuse_nan(self._tensors[int(np.argmax(bad))], index)
+        self._columns.add(index, row[0], row[1])
+        for tensor, each in self._each.items():
+            low, high = row[:2, self._place[tensor]]
+            if low <= high:
+                each.add(index, float(low), float(high))
+        for watcher in self._watched:
+            watcher.look(outputs[self._asked.values[watcher.tensor]], index)
+        self.samples += 1
+
+    def states(self, order: Sequence[str]) -> dict[str, State]:
+        """A state for each tensor that had any value."""
+        plain = self._columns.states(self._first + self.samples)
+        found: dict[str, State] = dict(zip(self._tensors, plain, strict=True))
+        found.update(self._each)
+        found.update({watcher.tensor: watcher.state() for watcher in self._watched})
+        return {tensor: found[tensor] for tensor in order if tensor in found and found[tensor].count}
+
+
+_KINDS = {"low": 0, "high": 1, "mass": 2}
+
+
+class _Watcher:
+    """Shows the values of one tensor to its observers."""
+
+    def __init__(self, tensor: str, need: Need) -> None:
+        self.tensor = tensor
+        extremes = MinMaxState() if need.samples else ExtremesState()
+        self._first = HistogramState(extremes, need.stride or 1) if need.histogram else extremes
+        self._more: list[ChannelState | MomentsState | GramState | TotalState] = []
+        if need.channels is not None:
+            self._more.append(ChannelState(need.channels))
+        if need.moments:
+            self._more.append(MomentsState())
+        if need.gram:
+            self._more.append(GramState())
+        if need.totals:
+            self._more.append(TotalState())
+
+    def look(self, values: Array, index: int) -> None:
+        """Take in one sample."""
+        try:
+            self._first.update(values, index)
+            for state in self._more:
+                state.update(values, index)
+        except DataError as error:
+            if np.isnan(values).any():
+                refuse_nan(self.tensor, index)
+            raise DataError(f"The tensor {self.tensor!r} can't be observed: {error}") from error
+
+    def state(self) -> State:
+        """All that was seen."""
+        if not self._more:
+            return self._first
+        return ManyState(self._first, {state.kind: state for state in self._more})
+
+
+def refuse_nan(tensor: str, index: int) -> None:
+    """Raise for a tensor that holds NaN."""
+    raise DataError(
+        f"The tensor {tensor!r} has NaN among its values in sample {index} of the calibration data; look at "
+        "that sample, and at the float model, which computes NaN from it too."
+    )

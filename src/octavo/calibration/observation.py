@@ -1,0 +1,192 @@
+"""What observes one tensor: the nodes that are put behind the one that gives it.
+
+A tensor is observed by reductions inside the graph, so that it never leaves the runtime:
+
+=====  ===========  =======  =======
+part   reduction    merged   nothing
+=====  ===========  =======  =======
+low    ReduceMin    Min      +inf
+high   ReduceMax    Max      -inf
+mass   ReduceL1     Add      0
+=====  ===========  =======  =======
+
+An empty tensor gives "nothing". ``mass`` is NaN if and only if a value is: minimum and maximum may hide it,
+and unlike a plain sum it does not turn infinities into NaN. It is left out where no NaN can come about
+(:mod:`.trust`). What a Relu makes of a convolution is reduced by pooling, which the runtime does in the
+blocked layout of its convolutions; of its minimum a sample is taken, which tells all if it is zero. Where the
+values themselves are wanted, the tensor is returned. Tensors of other types are cast to float first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+INF = float("inf")
+_STEP = 7  # of the sample of a map, along height and width
+
+
+@dataclass(frozen=True)
+class Part:
+    """One number that is found out about a tensor."""
+
+    name: str
+    reduction: str
+    merged: str
+    nothing: float
+
+
+PARTS = (
+    Part("low", "ReduceMin", "Min", INF),
+    Part("high", "ReduceMax", "Max", -INF),
+    Part("mass", "ReduceL1", "Add", 0.0),
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A tensor to observe."""
+
+    values: bool = False  # rather than its extremes
+    is_float: bool = True  # float32, that is
+    may_be_nan: bool = True
+    is_map: bool = False  # images of features that are never below zero, and hold no NaN
+    shape: tuple[int, ...] | None = None  # where it is known
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The numbers that are found out about it."""
+        return PARTS if self.may_be_nan else PARTS[:2]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Something that a graph can return about a tensor; ``part`` is None for its values."""
+
+    tensor: str
+    part: Part | None
+    value: str  # its name in the graph at hand
+    steady: bool = False  # it has the same shape each time the graph runs
+    sampled: bool = False  # it is that of some values
+
+
+class Nodes(Protocol):
+    """A list of nodes, or a graph's own."""
+
+    def append(self, node: NodeProto, /) -> None:
+        """Add one at the end."""
+        ...
+
+
+class Writer:
+    """Adds nodes and constants to graphs of one model."""
+
+    def __init__(self, proto: ModelProto) -> None:
+        self.main = proto.graph
+        self._prefix = "octavo/"
+        while any(name.startswith(self._prefix) for name in _names(proto.graph)):
+            self._prefix = "_" + self._prefix
+        self._count = 0
+        self._constants: dict[str, str] = {}
+        self.opset = next((e.version for e in proto.opset_import if e.domain in ("", "ai.onnx")), 1)
+
+    def name(self, text: str) -> str:
+        """A new name."""
+        self._count += 1
+        return f"{self._prefix}{self._count}/{text}"
+
+    def node(
+        self, nodes: Nodes, op: str, inputs: Sequence[str], text: str, **attributes: int | tuple[int, ...]
+    ) -> str:
+        """Append a node; returns its output."""
+        output = self.name(text)
+        node = NodeProto(op_type=op, name=output, input=inputs, output=[output])
+        for key, number in attributes.items():
+            if isinstance(number, tuple):
+                node.attribute.add(name=key, type=AttributeProto.INTS, ints=number)
+            else:
+                node.attribute.add(name=key, type=AttributeProto.INT, i=number)
+        nodes.append(node)
+        return output
+
+    def constant(self, key: str, array: npt.NDArray[Any]) -> str:
+        """The initializer of the main graph with this content, one for each key."""
+        if key not in self._constants:
+            name = self._constants[key] = self.name(key)
+            self.main.initializer.append(onnx.numpy_helper.from_array(array, name))
+        return self._constants[key]
+
+    def row(self) -> str:
+        """The shape that flattens anything."""
+        return self.constant("row", np.array([-1], np.int64))
+
+    def nothing(self, part: Part | None) -> str:
+        """What stands for a tensor that was not there."""
+        if part is None:
+            return self.constant("empty", np.zeros(0, np.float32))
+        return self.constant(part.name, np.array(part.nothing, np.float32))
+
+
+def describe(info: ValueInfoProto, found: Found) -> None:
+    """Give a value the type of something found: a float, or a row of floats."""
+    info.type.tensor_type.elem_type = TensorProto.FLOAT
+    info.type.tensor_type.shape.SetInParent()
+    if found.part is None:
+        info.type.tensor_type.shape.dim.add()
+
+
+def observe(
+    nodes: Nodes, tensor: str, want: Wanted, writer: Writer, *, can_fetch: bool, inside: bool, given: bool
+) -> Iterable[Found]:
+    """Add what observes one tensor to the nodes behind the one that gives it.
+
+    ``inside`` a subgraph values are made a row; ``given`` is a tensor that no node of the graph makes.
+    """
+    value = tensor
+    if not want.is_float:
+        value = writer.node(nodes, "Cast", [tensor], f"{tensor}/float", to=TensorProto.FLOAT)
+    if want.is_map and not want.values and not inside:
+        yield from _pooled(nodes, tensor, writer)
+        return
+    if not (want.values and can_fetch):
+        for part in want.parts:
+            output = writer.node(nodes, part.reduction, [value], f"{tensor}/{part.name}", keepdims=0)
+            yield Found(tensor, part, output, True)
+        return
+    if inside:
+        value = writer.node(nodes, "Reshape", [value, writer.row()], tensor)
+    elif given and value == tensor:
+        value = writer.node(nodes, "Identity", [tensor], tensor)
+    yield Found(tensor, None, value, want.shape is not None)
+
+
+def _pooled(nodes: Nodes, tensor: str, writer: Writer) -> Iterable[Found]:
+    low, high, _ = PARTS
+    some = writer.node(
+        nodes, "MaxPool", [tensor], f"{tensor}/some", kernel_shape=(1, 1), strides=(_STEP, _STEP)
+    )
+    most = writer.node(nodes, "GlobalMaxPool", [tensor], f"{tensor}/most")
+    for part, value in ((low, some), (high, most)):
+        output = writer.node(nodes, part.reduction, [value], f"{tensor}/{part.name}", keepdims=0)
+        yield Found(tensor, part, output, True, sampled=part is low)
+
+
+def bodies_of(node: NodeProto) -> list[GraphProto]:
+    """The graphs that a node carries."""
+    return [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
+
+
+def _names(graph: GraphProto) -> Iterable[str]:
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield node.name
+        yield from node.output
+        for body in bodies_of(node):
+            yield from _names(body)

@@ -1,0 +1,72 @@
+"""Which samples were seen: sorted intervals of indices, so that a run of any length takes sixteen bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import TableError
+
+Intervals = npt.NDArray[np.int64]
+
+
+class Seen:
+    """A set of sample indices as disjoint intervals ``[start, stop)``, joined where they touch."""
+
+    def __init__(self, intervals: npt.ArrayLike = ()) -> None:
+        self._intervals = _joined(np.asarray(intervals, np.int64).reshape(-1, 2))
+        self._start = self._stop = 0  # the run of indices that is being added to
+
+    @classmethod
+    def of(cls, indices: npt.ArrayLike) -> Seen:
+        """The set of these indices."""
+        start = np.asarray(indices, np.int64).reshape(-1)
+        return cls(np.stack([start, start + 1], axis=1))
+
+    def add(self, index: int) -> None:
+        """Add one index."""
+        if self._start <= index < self._stop:
+            return
+        if index != self._stop or self._start == self._stop:
+            self._intervals = self.intervals
+            self._start = index
+        self._stop = index + 1
+
+    @property
+    def intervals(self) -> Intervals:
+        """``[start, stop)`` of each, in order."""
+        if self._start < self._stop:
+            self._intervals = _joined(np.append(self._intervals, [[self._start, self._stop]], axis=0))
+        return self._intervals
+
+    def merge(self, other: Seen) -> Seen:
+        """The indices in either."""
+        return Seen(np.concatenate([self.intervals, other.intervals]))
+
+    def __len__(self) -> int:
+        return int(np.diff(self.intervals, axis=1).sum())
+
+    def to_bytes(self) -> bytes:
+        """The intervals; their number follows from the length."""
+        return self.intervals.astype("<i8").tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Seen:
+        """What :meth:`to_bytes` gave."""
+        if len(data) % 16:
+            raise TableError("The list of samples in a record is cut off; collect the statistics again.")
+        intervals = np.frombuffer(data, "<i8").astype(np.int64).reshape(-1, 2)
+        if np.any(intervals[:, 0] >= intervals[:, 1]) or np.any(intervals[1:, 0] <= intervals[:-1, 1]):
+            raise TableError("The list of samples in a record is damaged; collect the statistics again.")
+        return cls(intervals)
+
+
+def _joined(intervals: Intervals) -> Intervals:
+    """Sorted, with those that overlap or touch made one."""
+    if len(intervals) < 2:
+        return intervals
+    intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(intervals[:, 1])
+    starts = np.concatenate([[True], intervals[1:, 0] > reach[:-1]])
+    last = np.append(np.flatnonzero(starts)[1:] - 1, len(intervals) - 1)
+    return np.stack([intervals[starts, 0], reach[last]], axis=1)
