@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from octavo.calibration.data import Data, Feeds, Reader, feeds
-from octavo.calibration.methods import need, needs_histogram, read
+from octavo.calibration.comparison import Reading, compare_methods
+from octavo.calibration.data import Data, Feeds, feeds
+from octavo.calibration.gather import gather
+from octavo.calibration.methods import need, need_of, needs_histogram, read
 from octavo.calibration.observers import KINDS
-from octavo.calibration.run import collect
+from octavo.calibration.readers import Reader, Source
+from octavo.calibration.run import collect, strided
+from octavo.calibration.saved import known
 from octavo.calibration.watched import Watched
 from octavo.core.scheme import Scheme
 from octavo.core.stats import Range, Stats
@@ -20,14 +24,21 @@ __all__ = [
     "Data",
     "Feeds",
     "Reader",
+    "Reading",
+    "Source",
     "Watched",
     "collect",
+    "compare_methods",
     "feeds",
+    "gather",
+    "known",
     "load_stats",
     "need",
+    "need_of",
     "needs_histogram",
     "ranges",
     "read",
+    "strided",
     "unusable",
 ]
 

@@ -1,17 +1,23 @@
 """What calibration has seen: a state for each tensor. Stats are a monoid: merging is exact in any order.
 
-Saved, they are a header and one record per tensor, little-endian, lengths before contents::
+Saved, they are a header, one record per tensor, and a digest of it all; little-endian, lengths first::
 
-    b"OCTSTAT" version:u8  samples:u64  tensors:u32   then per tensor   name  kind  state   (each u32 + bytes)
+    b"OCTSTAT" version:u8  header  tensors:u32   then per tensor   name  kind  state   (each u32 + bytes)
+    blake2b, 16 bytes
+
+The header is JSON: the number of samples, and where the statistics come from (:class:`~.origin.Origin`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from octavo.core.origin import Origin
 from octavo.errors import TableError
 
 
@@ -25,9 +31,15 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Need:
-    """What calibration is asked to find out about one tensor."""
+    """What calibration is asked to find out about one tensor, besides its extremes."""
 
     histogram: bool = False
+    samples: bool = False  # the extremes of each sample, for averages
+    channels: int | None = None  # the extremes of each channel along this axis
+    moments: bool = False  # mean and variance
+    gram: bool = False  # Xᵀ X over the last axis
+    totals: bool = False  # the sum over samples, element by element
+    stride: int | None = None  # the histogram counts every so many-th value
 
 
 @runtime_checkable
@@ -74,15 +86,19 @@ def merged(left: State, right: State) -> State:
     return result
 
 
-_MAGIC = b"OCTSTAT\x01"
+_MAGIC, _VERSION = b"OCTSTAT", 2
+_DIGEST = 16
 
 
 class Stats(Mapping[str, State]):
-    """States by tensor name, and how many samples they were made from."""
+    """States by tensor name, how many samples they were made from, and of which model and data."""
 
-    def __init__(self, states: Mapping[str, State] | None = None, samples: int = 0) -> None:
+    def __init__(
+        self, states: Mapping[str, State] | None = None, samples: int = 0, origin: Origin | None = None
+    ) -> None:
         self._states = dict(states or {})
         self.samples = samples
+        self.origin = origin
 
     def __getitem__(self, tensor: str) -> State:
         return self._states[tensor]
@@ -97,44 +113,73 @@ class Stats(Mapping[str, State]):
         return f"Stats({len(self)} tensors, {self.samples} samples)"
 
     def merge(self, other: Stats) -> Stats:
-        """What both have seen; neither is changed."""
+        """What both have seen; neither is changed.
+
+        Where both say where they come from, it must be the same model and data, and no sample may be in both;
+        the same statistics once more add nothing.
+        """
+        if self.origin is None or other.origin is None:
+            origin = (self.origin if not other else None) or (other.origin if not self else None)
+        elif self.origin == other.origin and self.to_bytes() == other.to_bytes():
+            return self
+        else:
+            origin = self.origin.merge(other.origin)
         states = dict(self._states)
         for tensor, state in other.items():
             try:
                 states[tensor] = merged(states[tensor], state) if tensor in states else state
             except TableError as error:
                 raise TableError(f"Tensor {tensor!r}: {error}") from error
-        return Stats(states, self.samples + other.samples)
+        return Stats(states, self.samples + other.samples, origin)
 
     def to_bytes(self) -> bytes:
         """Everything, in the order of the tensors' names: equal statistics give equal bytes."""
-        parts = [_MAGIC, struct.pack("<QI", self.samples, len(self))]
+        origin = self.origin.to_dict() if self.origin is not None else None
+        about = {"samples": self.samples, "origin": origin}
+        header = json.dumps(about, sort_keys=True, separators=(",", ":")).encode()
+        parts = [_MAGIC, bytes([_VERSION]), struct.pack("<I", len(header)), header]
+        parts.append(struct.pack("<I", len(self)))
         for tensor in sorted(self._states):
             state = self._states[tensor]
             for content in (tensor.encode(), state.kind.encode(), state.to_bytes()):
                 parts += [struct.pack("<I", len(content)), content]
-        return b"".join(parts)
+        digest = hashlib.blake2b(digest_size=_DIGEST)
+        for part in parts:
+            digest.update(part)
+        return b"".join([*parts, digest.digest()])
 
     @classmethod
     def from_bytes(cls, data: bytes, kinds: Mapping[str, Callable[[bytes], State]]) -> Stats:
         """What :meth:`to_bytes` gave; ``kinds`` reads the states."""
-        if data[: len(_MAGIC)] != _MAGIC:
-            raise TableError("These are no statistics of version 1; collect them again.")
+        _check(data)
         try:
-            at = len(_MAGIC)
-            samples, count = struct.unpack_from("<QI", data, at)
-            at += struct.calcsize("<QI")
+            header, at = _field(data, len(_MAGIC) + 1)
+            about = json.loads(header)
+            origin = Origin.from_dict(about["origin"]) if about["origin"] is not None else None
+            (count,) = struct.unpack_from("<I", data, at)
+            at += 4
             states: dict[str, State] = {}
             for _ in range(count):
                 name, at = _field(data, at)
                 kind, at = _field(data, at)
                 content, at = _field(data, at)
                 states[name.decode()] = kinds[kind.decode()](content)
-        except (struct.error, KeyError, UnicodeDecodeError, ValueError) as error:
+            return cls(states, int(about["samples"]), origin)
+        except (struct.error, KeyError, TypeError, ValueError) as error:
             raise TableError(f"The statistics are damaged ({error}); collect them again.") from error
-        if at != len(data):
-            raise TableError("The statistics are damaged (something follows their end); collect them again.")
-        return cls(states, samples)
+
+
+def _check(data: bytes) -> None:
+    """Refuse what is no statistics, of another version, or not as it was written."""
+    if data[: len(_MAGIC)] != _MAGIC or len(data) <= len(_MAGIC) + _DIGEST:
+        raise TableError("These are no statistics of octavo; make them with 'octavo calibrate'.")
+    if data[len(_MAGIC)] != _VERSION:
+        raise TableError(
+            f"These statistics have version {data[len(_MAGIC)]}, and this octavo reads version {_VERSION}; "
+            "collect them again, or use the octavo that made them."
+        )
+    if hashlib.blake2b(memoryview(data)[:-_DIGEST], digest_size=_DIGEST).digest() != data[-_DIGEST:]:
+        raise TableError("The statistics are damaged (their digest does not match); collect them again.")
 
 
 def _field(data: bytes, at: int) -> tuple[bytes, int]:

@@ -1,0 +1,84 @@
+"""The files of a job on their way to other machines: written once on each, read by all workers there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_MARK = "octavo.luggage"
+
+
+@dataclass(frozen=True)
+class Luggage:
+    """A folder as it was packed, and where its files can be had elsewhere."""
+
+    folder: Path
+    token: str
+    files: Mapping[str, Any]  # file name → what the store gave for its content
+
+    @classmethod
+    def of(cls, folder: Path, token: str, put: Callable[[Any], Any]) -> Luggage:
+        """Put the files of a folder into a store; their content is mapped, not read."""
+        files = {
+            file.name: put(np.memmap(file, np.uint8, "r") if file.stat().st_size else np.empty(0, np.uint8))
+            for file in sorted(folder.iterdir())
+        }
+        (folder / _MARK).write_text(token)
+        return cls(folder, token, files)
+
+
+@contextlib.contextmanager
+def open_luggage(luggage: Luggage, get: Callable[[Any], Any]) -> Iterator[Path]:
+    """The folder with the files: the packed one where this machine sees it, else this machine's copy."""
+    if _is(luggage.folder, luggage.token):
+        yield luggage.folder
+        return
+    folder = Path(tempfile.gettempdir()) / f"octavo-{luggage.token}"
+    try:
+        with _alone(folder.with_suffix(".lock")):
+            if not _is(folder, luggage.token):
+                _write(luggage, folder, get)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def _is(folder: Path, token: str) -> bool:
+    try:
+        return (folder / _MARK).read_text() == token
+    except OSError:
+        return False
+
+
+def _write(luggage: Luggage, folder: Path, get: Callable[[Any], Any]) -> None:
+    """Write the files; the mark comes last, so that a folder that has it is whole."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for name, content in luggage.files.items():
+        with (folder / name).open("wb") as file:
+            file.write(memoryview(get(content)))
+    (folder / _MARK).write_text(luggage.token)
+
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Only one worker of a machine at a time; the lock goes with its process."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks: workers may write the same content over each other's
+        yield
+        return
+    handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
