@@ -78,7 +78,8 @@ def test_three_steps_can_leave_preparation_out(path: Path) -> None:
 
 def test_statistics_split_among_workers_give_the_same_model(path: Path) -> None:
     plan = octavo.plan(path)
-    stats = octavo.calibrate(path, plan, DATA[:2]).merge(octavo.calibrate(path, plan, DATA[2:]))
+    halves = [octavo.calibrate(path, plan, DATA, shard=(number, 2)) for number in (2, 1)]
+    stats = halves[0].merge(halves[1])
     assert same(octavo.emit(path, plan, stats), octavo.quantize(path, DATA))
 
 

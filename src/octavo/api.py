@@ -9,7 +9,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from octavo import calibration, pipeline
+from octavo import calibration, pipeline, qat
+from octavo.calibration import saved
+from octavo.calibration.engines import Engine, engine_of
+from octavo.core.origin import Origin
 from octavo.core.plan import Plan
 from octavo.core.recipe import PRESETS, Pattern, Recipe, Style, preset
 from octavo.core.scheme import Method
@@ -46,6 +49,12 @@ def quantize(
     providers: Sequence[str] | None = None,
     custom_ops: Sequence[str | Path] = (),
     threads: int | None = None,
+    engine: Engine | str = "auto",
+    workers: int | None = None,
+    address: str | None = None,
+    stats: Stats | str | Path | None = None,
+    stride: int | None = None,
+    histograms: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """Quantize a model.
@@ -54,6 +63,10 @@ def quantize(
     activations are calibrated; without, they are quantized while the model runs. ``recipe`` is a
     :class:`Recipe`, the name of a preset or a file; left out, the target's own. ``plan`` carries out a plan
     made before. With ``output`` the result is written, checked there, and only then put in place.
+    ``stats`` of :func:`calibrate` (or their file) take the place of data. ``engine`` is where calibration
+    runs: ``serial``, ``processes`` (as many ``workers`` as cores), ``ray`` (at an ``address``), or ``auto``.
+    With a ``stride`` histograms count every so many-th value, and extremes are still exact.
+    With ``histograms`` calibration keeps one of every tensor, which reports show.
     """
     run = Run(
         prepare=prepare,
@@ -64,7 +77,13 @@ def quantize(
         providers=providers,
         custom_ops=custom_ops,
         threads=threads,
+        histograms=histograms,
         progress=progress if progress is not None else pipeline.silent,
+        engine=engine,
+        workers=workers,
+        address=address,
+        stats=load_stats(stats) if isinstance(stats, str | Path) else stats,
+        stride=stride,
     )
     selection = _Selection(style, tuple(include), tuple(exclude), op_types)
     if plan is not None:
@@ -74,9 +93,58 @@ def quantize(
                 " out, or make a new plan with them."
             )
         return pipeline.carry_out(model, data, Plan.load(plan) if isinstance(plan, str | Path) else plan, run)
-    wanted, chosen = _recipe(recipe, target, selection, static=data is not None)
+    static = data is not None or stats is not None
+    wanted, chosen = _recipe(recipe, target, selection, static=static)
     run = replace(run, samples=samples if samples is not None else wanted.calibration_samples)
     return pipeline.quantize(model, data, wanted, chosen, run)
+
+
+def convert_qat(
+    model: ModelSource,
+    data: Any = None,
+    *,
+    target: str | Target = "ort-cpu",
+    output: str | Path | None = None,
+    style: Style | str = Style.QDQ,
+    exact: bool = True,
+    include: Sequence[Pattern] = (),
+    exclude: Sequence[Pattern] = (),
+    op_types: Sequence[str] | None = None,
+    samples: int | None = None,
+    verify: bool = True,
+    external_data: bool | None = None,
+    providers: Sequence[str] | None = None,
+    custom_ops: Sequence[str | Path] = (),
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Turn a model trained with fake quantization into one that computes with integers.
+
+    The trained scales and zero points stay as they are; weights become integers, biases int32. ``data`` is
+    asked only for ranges that training left open. ``exact=False`` lets activations that were trained on a part
+    of their type's integers (0 … 127 of uint8) use all of them, which is faster.
+    """
+    run = Run(
+        verify=verify,
+        output=Path(output) if output is not None else None,
+        external_data=external_data,
+        samples=samples,
+        providers=providers,
+        custom_ops=custom_ops,
+        threads=threads,
+        progress=progress if progress is not None else pipeline.silent,
+    )
+    return qat.convert(
+        model,
+        data,
+        _style(style),
+        find_target(target),
+        run,
+        exact=exact,
+        op_types=op_types,
+        include=include,
+        exclude=exclude,
+    )
 
 
 def plan(
@@ -142,19 +210,68 @@ def calibrate(
     providers: Sequence[str] | None = None,
     custom_ops: Sequence[str | Path] = (),
     threads: int | None = None,
+    engine: Engine | str = "auto",
+    workers: int | None = None,
+    address: str | None = None,
+    shard: tuple[int, int] | None = None,
+    every_method: bool = False,
+    stride: int | None = None,
+    output: str | Path | None = None,
+    checkpoint: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Stats:
-    """Run the model on the data and remember what a plan (or ``plan.needs()``) has to know of its tensors."""
-    opset = needs.opset if isinstance(needs, Plan) else pipeline.LEAST_OPSET
-    run = Run(
+    """Run the model on the data and remember what a plan (or ``plan.needs()``) has to know of its tensors.
+
+    ``shard`` (1, 4) is the first of four parts of the data; statistics of parts merge into those of the
+    whole, whoever made them. ``every_method`` also keeps what methods other than the plan's read; with a
+    ``stride`` histograms count every so many-th value, and extremes are still exact. With an
+    ``output`` the statistics are saved there. What is finished is written to the ``checkpoint`` from time to
+    time (beside the output, unless it is named), and a run that was cut off goes on from it.
+    """
+    loaded = io.load(model)
+    origin = Origin(io.fingerprint(loaded), pipeline.prepare_name(prepare), {}, source=saved.name_of(data))
+    pipeline.ready(loaded, needs.opset if isinstance(needs, Plan) else pipeline.LEAST_OPSET, prepare)
+    wanted = pipeline.asked(needs.needs() if isinstance(needs, Plan) else needs)
+    if every_method:
+        wanted = {name: replace(need, histogram=True, samples=True) for name, need in wanted.items()}
+    wanted = dict(calibration.strided(wanted, stride))
+    if checkpoint is None and output is not None:
+        checkpoint = saved.checkpoint_of(output)
+    stats = calibration.gather(
+        loaded,
+        wanted,
+        pipeline.watched(loaded, data, samples),
+        engine_of(engine, workers, address, threads),
+        origin=origin,
+        shard=shard,
+        checkpoint=checkpoint,
         providers=providers,
         custom_ops=custom_ops,
-        threads=threads,
-        progress=progress if progress is not None else pipeline.silent,
+        progress=None if progress is None else lambda done, total: progress("calibrate", done, total),
     )
-    loaded = _as_ready(model, opset, prepare)
-    wanted = needs.needs() if isinstance(needs, Plan) else needs
-    return pipeline.collect(loaded, wanted, pipeline.watched(loaded, data, samples), run)
+    if output is not None:
+        saved.save(stats, output)
+    saved.Checkpoint(checkpoint).remove()
+    return stats
+
+
+def load_stats(
+    path: str | Path,
+    model: ModelSource | None = None,
+    *,
+    prepare: PrepareOptions | None = PrepareOptions(),  # noqa: B008
+) -> Stats:
+    """Statistics that were saved; with a model, those of another one are refused."""
+    stats = saved.load(path)
+    if model is not None and stats.origin is not None:
+        loaded = io.load(model)
+        stats.origin.check_model(io.fingerprint(loaded), pipeline.prepare_name(prepare), io.describe(loaded))
+    return stats
+
+
+def save_stats(stats: Stats, path: str | Path) -> Path:
+    """Write statistics to a file, as a whole or not at all."""
+    return saved.save(stats, path)
 
 
 def emit(

@@ -2,8 +2,9 @@
 
 ::
 
-    load → prepare → plan → calibrate → (plan again around what the numbers speak against)
-         → resolve → emit → verify
+    load → prepare → plan → (steps on the float model → plan)
+         → calibrate → (plan again around what the numbers speak against)
+         → resolve → (steps on the integers) → emit → verify
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 
 from octavo import calibration, emission, planning
-from octavo.calibration.methods import needs_histogram
+from octavo.algorithms import steps as stepping
+from octavo.algorithms.inputs import PREFIX, Wishes, probed
+from octavo.algorithms.steps import Lab, Phase, Step, StepReport, Subject
+from octavo.calibration.engines import Engine, engine_of
+from octavo.calibration.findings import expects_small
+from octavo.calibration.methods import need_of
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Measured, Plan
 from octavo.core.recipe import Recipe
@@ -40,6 +46,7 @@ from octavo.targets import Target
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 
 LEAST_OPSET = 13  # scales per channel
+_TRIED = 64  # samples on which steps try out a quantized model
 _ROUNDS = 8  # plans made around what calibration showed, before it is an error
 _AS_IT_IS = PrepareOptions(symbolic_shapes=False, fold_batch_norm=False, fold_constants=False, fuse=False)
 
@@ -61,6 +68,12 @@ class Run:
     custom_ops: Sequence[str | Path] = ()
     threads: int | None = None
     progress: Progress = silent
+    engine: Engine | str = "auto"
+    workers: int | None = None
+    address: str | None = None
+    stats: Stats | None = None  # of a calibration made before
+    stride: int | None = None  # histograms count every so many-th value
+    histograms: bool = False  # keep one of every tensor, for reports
 
 
 @dataclass(frozen=True)
@@ -80,31 +93,74 @@ class Measurement:
     stats: Stats
     ranges: Mapping[str, Range]
     samples: calibration.Watched | None = None
+    probes: Stats = field(default_factory=Stats)  # what steps wanted to know
+
+
+@dataclass(frozen=True)
+class Rework:
+    """The steps of a recipe that are still to come, and what those before did."""
+
+    recipe: Recipe
+    late: tuple[Step, ...] = ()
+    reports: tuple[StepReport, ...] = ()
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Let Python's cycle collector rest: a growing graph would be walked again and again for nothing."""
+    """Let Python's cycle collector rest: a growing graph would be walked again and again for nothing.
+
+    What was made meanwhile counts as old afterwards, so that it is not walked through at once then either.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_on:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
 def quantize(source: io.ModelSource, data: Any, recipe: Recipe, target: Target, run: Run) -> Result:
     """All steps, by a recipe."""
+    chosen = stepping.steps(recipe.steps)
+    _refuse_steps_without_data(chosen, data, run)
     started = start(source, needed_opset(recipe), run)
     with uncollected():
         plan, avoid = planned(started.model, recipe, target)
     _refuse_nothing(started.model, plan)
+    rework = Rework(recipe)
+    if chosen:
+        rework = reworked(Subject(started.model, recipe, plan), chosen, data, run)
+        plan, avoid = planned(started.model, recipe, target)
     found: Measurement | None = None
-    if plan.needs():
-        found, plan = measure(started.model, plan, avoid, data, recipe, target, run)
+    if plan.needs() or rework.late:
+        found, plan = measure(started.model, plan, avoid, data, recipe, target, run, rework.late)
         _refuse_nothing(started.model, plan)
-    return replace(finish(started, plan, found, run), recipe=recipe)
+    return replace(finish(started, plan, found, run, rework), recipe=recipe)
+
+
+def _refuse_steps_without_data(chosen: Sequence[Step], data: Any, run: Run) -> None:
+    names = ", ".join(one.name for one in chosen)
+    if chosen and run.stats is not None:
+        raise RecipeError(f"The steps {names} have to see the model at work: give data instead of statistics.")
+    if chosen and data is None:
+        raise DataError(f"The steps {names} need calibration data; pass some, or leave the steps out.")
+
+
+def reworked(subject: Subject, chosen: Sequence[Step], data: Any, run: Run) -> Rework:
+    """Run the steps that change the float model, after one pass over the data for all of them."""
+    for one in chosen:
+        one.prepare(subject)
+    early, late = (stepping.of_phase(chosen, phase) for phase in (Phase.FLOAT, Phase.INTEGERS))
+    if not early:
+        return Rework(subject.recipe, late)
+    samples = watched(subject.model, data, run.samples)
+    with stepping.observed(early, subject) as needs:
+        stats = collect(subject.model, {}, samples, run, needs) if needs else Stats()
+    return Rework(subject.recipe, late, stepping.apply(early, subject, stats))
 
 
 def carry_out(source: io.ModelSource, data: Any, plan: Plan, run: Run) -> Result:
@@ -113,7 +169,7 @@ def carry_out(source: io.ModelSource, data: Any, plan: Plan, run: Run) -> Result
     _refuse_nothing(started.model, plan)
     found: Measurement | None = None
     if plan.needs():
-        samples = watched(started.model, data, run.samples)
+        samples = watched(started.model, data, run.samples) if run.stats is None else None
         stats = collect(started.model, plan.needs(), samples, run)
         found = Measurement(stats, calibration.ranges(stats, schemes(plan)), samples)
     return finish(started, plan, found, run)
@@ -123,6 +179,8 @@ def start(source: io.ModelSource, opset: int, run: Run) -> Started:
     """Load and prepare."""
     run.progress("load", 0, 1)
     model = io.load(source)
+    if run.stats is not None and run.stats.origin is not None:
+        run.stats.origin.check_model(io.fingerprint(model), prepare_name(run.prepare), io.describe(model))
     query.refuse_unsupported(model)
     if run.output is not None:
         check_output(model, run.output)
@@ -149,6 +207,16 @@ def ready(model: ir.Model, opset: int, options: PrepareOptions | None) -> Prepar
         note = f"computed in float32; inputs and outputs keep their types ({', '.join(kinds) or 'no floats'})"
         report = replace(report, notes=(*report.notes, note))
     return report
+
+
+def prepare_name(options: PrepareOptions | None) -> str:
+    """How a model is prepared, in words, the opset aside, which changes no tensor."""
+    if options is None:
+        return "as it is"
+    usual = PrepareOptions()
+    changed = {key: value for key, value in vars(options).items() if value != vars(usual)[key]}
+    changed.pop("opset", None)
+    return ", ".join(f"{key}={value}" for key, value in changed.items()) or "as usual"
 
 
 def needed_opset(recipe: Recipe) -> int:
@@ -186,17 +254,21 @@ def measure(
     recipe: Recipe,
     target: Target,
     run: Run,
+    steps: Sequence[Step] = (),
 ) -> tuple[Measurement, Plan]:
     """Calibrate, and plan again where the numbers speak against the first plan."""
-    samples = watched(model, data, run.samples)
-    stats = collect(model, plan.needs(), samples, run)
+    samples = watched(model, data, run.samples) if run.stats is None or data is not None else None
+    with stepping.observed(steps, Subject(model, recipe, plan)) as extra:
+        seen = collect(model, plan.needs(), samples if run.stats is None else None, run, extra)
+    stats = Stats({k: v for k, v in seen.items() if not k.startswith(PREFIX)}, seen.samples, seen.origin)
+    probes = Stats({k: v for k, v in seen.items() if k.startswith(PREFIX)}, seen.samples)
     for _ in range(_ROUNDS):
         wanted = schemes(plan)
         ranges = calibration.ranges(stats, wanted)
         unseen = frozenset(name for name in wanted if name not in stats)
         more = hazards.numeric(model, plan, ranges, calibration.unusable(stats, wanted), unseen)
         if not more:
-            return Measurement(stats, ranges, samples), plan
+            return Measurement(stats, ranges, samples, probes), plan
         avoid = avoid.and_also(more)
         plan = planning.build(model, recipe, target, avoid)
         fresh = {n: m for n, m in plan.needs().items() if n not in stats and n not in avoid.tensors}
@@ -207,7 +279,11 @@ def measure(
 
 def schemes(plan: Plan) -> dict[str, Scheme]:
     """For each tensor that calibration measures, the scheme that its range is for."""
-    return {key.tensor: entry.scheme for key, entry in plan.entries.items() if isinstance(entry, Measured)}
+    return {
+        key.tensor if entry.of is None else entry.of: entry.scheme
+        for key, entry in plan.entries.items()
+        if isinstance(entry, Measured)
+    }
 
 
 def watched(model: ir.Model, data: Any, limit: int | None) -> calibration.Watched:
@@ -217,28 +293,51 @@ def watched(model: ir.Model, data: Any, limit: int | None) -> calibration.Watche
             "Static quantization needs calibration data: pass an iterable of {input name: array}, a reader"
             " with get_next(), or a path to .npz files; or choose dynamic quantization, which needs none."
         )
-    return calibration.Watched(data, specs_of(model), limit=limit)
+    return calibration.Watched(data, specs_of(model), limit=limit, small=expects_small(model))
 
 
-def collect(model: ir.Model, needs: Mapping[str, Method], samples: calibration.Watched, run: Run) -> Stats:
-    """One pass over the data for everything that a plan has to know."""
-    return calibration.collect(
-        model,
-        {name: Need(histogram=needs_histogram(method)) for name, method in needs.items()},
-        samples,
-        providers=run.providers,
-        threads=run.threads,
-        custom_ops=run.custom_ops,
-        progress=lambda done, total: run.progress("calibrate", done, total),
-    )
+def asked(needs: Mapping[str, Method]) -> dict[str, Need]:
+    """What calibration has to find out so that these methods can be read."""
+    return {name: need_of(method) for name, method in needs.items()}
 
 
-def finish(started: Started, plan: Plan, found: Measurement | None, run: Run) -> Result:
-    """Parameters, the written graph, and the check of it."""
+def collect(
+    model: ir.Model,
+    needs: Mapping[str, Method],
+    samples: calibration.Watched | None,
+    run: Run,
+    extra: Mapping[str, Need] | None = None,
+) -> Stats:
+    """One pass over the data for everything that plan and steps have to know; without samples, what is known."""
+    wanted = asked(needs)
+    if run.histograms and samples is not None:
+        wanted = {name: replace(need, histogram=True) for name, need in wanted.items()}
+    wanted = {**calibration.strided(wanted, run.stride), **(extra or {})}
+    if samples is None:
+        return calibration.known(run.stats or Stats(), wanted)
+    engine = engine_of(run.engine, run.workers, run.address, run.threads)
+    options: dict[str, Any] = {
+        "providers": run.providers,
+        "custom_ops": run.custom_ops,
+        "progress": lambda done, total: run.progress("calibrate", done, total),
+    }
+    if engine.name == "serial":
+        return calibration.collect(model, wanted, samples, threads=run.threads, **options)
+    return calibration.gather(model, wanted, samples, engine, **options)
+
+
+def finish(
+    started: Started, plan: Plan, found: Measurement | None, run: Run, rework: Rework | None = None
+) -> Result:
+    """Parameters, the steps that work on them, the written graph, and the check of it."""
     run.progress("quantize", 0, 1)
     model = started.model
+    reports = rework.reports if rework is not None else ()
     with uncollected():
         params: Params = planning.resolve(model, plan, found.ranges if found is not None else {})
+        if rework is not None and rework.late and found is not None:
+            subject = Subject(model, rework.recipe, plan, params, _lab(model, plan, params, found, run))
+            reports += stepping.apply(rework.late, subject, found.probes)
         emission.emit(model, plan, params)
         store_narrow(model)
     samples = found.samples if found is not None else None
@@ -249,12 +348,44 @@ def finish(started: Started, plan: Plan, found: Measurement | None, run: Run) ->
         params=params,
         stats=found.stats if found is not None else None,
         prepared=started.report,
-        notes=started.report.notes,
+        notes=(
+            *started.report.notes,
+            *(samples.findings if samples is not None else ()),
+            *(str(report) for report in reports),
+        ),
         float_bytes=started.float_bytes,
         bytes=io.weight_bytes(model),
         source=started.source,
-        data_fingerprint=samples.fingerprint if samples is not None else None,
+        data_fingerprint=_data_fingerprint(found),
+        steps=reports,
     )
+
+
+def _lab(model: ir.Model, plan: Plan, params: Params, found: Measurement, run: Run) -> Lab | None:
+    """What steps can try out: the model as it would be written now, on the first samples."""
+    samples = found.samples
+    if samples is None:
+        return None
+
+    def emitted() -> ir.Model:
+        copy = model.clone()
+        emission.emit(copy, plan, params)
+        return copy
+
+    def observe(observed: ir.Model, wishes: Wishes) -> Stats:
+        first = list(samples.portion(0, _TRIED))
+        with probed(observed, wishes) as needs:
+            return calibration.collect(observed, needs, first, threads=run.threads, custom_ops=run.custom_ops)
+
+    return Lab(emitted, observe)
+
+
+def _data_fingerprint(found: Measurement | None) -> str | None:
+    if found is None:
+        return None
+    if found.samples is not None and found.samples.fingerprint is not None:
+        return found.samples.fingerprint
+    return found.stats.origin.fingerprint if found.stats.origin is not None else None
 
 
 def hand_over(model: ir.Model, run: Run, feeds: Feeds | None) -> None:

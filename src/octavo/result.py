@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo._version import __version__
+from octavo.algorithms.steps import StepReport
 from octavo.core import codec
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
@@ -25,7 +26,10 @@ from octavo.errors import OutputError
 from octavo.model import files, io
 from octavo.model.prepare import PrepareReport
 from octavo.model.session import Feeds, verify
+from octavo.reporting.html.notebook import result_html
 from octavo.reporting.summary import summary
+
+SCHEMA = 1  # the version of what to_dict() gives
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +47,7 @@ class Result:
     bytes: int = 0
     source: io.ModelSource | None = None
     data_fingerprint: str | None = None
+    steps: Sequence[StepReport] = ()
 
     def summary(self) -> str:
         """What was done, in a few lines."""
@@ -50,6 +55,10 @@ class Result:
 
     def __str__(self) -> str:
         return self.summary()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return result_html(self)
 
     def save(
         self, path: str | Path, *, manifest: bool = False, external_data: bool | None = None
@@ -91,8 +100,10 @@ class Result:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for machines: counts, sizes, the plan, and scales and zero points per tensor."""
+        """Plain data for machines; docs/report.md says what each key holds."""
         return {
+            "schema": SCHEMA,
+            "kind": "quantization",
             "quantized": dict(self.plan.counts()),
             "skipped": [codec.encode(s) for s in self.plan.skipped],
             "float_bytes": self.float_bytes,

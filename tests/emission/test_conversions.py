@@ -81,6 +81,14 @@ def test_absorbed_relu_is_gone_and_the_rest_is_right() -> None:
         assert is_close(result, source, data)
 
 
+def test_integer_style_with_fixed_ranges_keeps_its_clamps() -> None:
+    """Its products answer in float, so no quantized range cuts anything off."""
+    source, data = two_convs(), feeds(IMAGE)
+    result = quantize(source, data, octavo.W8A8.but(style=Style.INTEGER))
+    assert "Relu" in ops(result)
+    assert is_close(result, source, data)
+
+
 def test_dynamic_inputs_are_quantized_once_for_all_readers() -> None:
     nodes = [node("MatMul", ["x", f"w{i}"], [f"y{i}"], f"head{i}") for i in range(2)]
     arrays = {f"w{i}": normal(16, 16, seed=i) for i in range(2)}

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from emission.models import EVERYWHERE, IMAGE, feeds, initializers, named, quantize, two_convs
+from emission.models import EVERYWHERE, IMAGE, content, feeds, initializers, named, quantize, two_convs
 from octavo.core.qtypes import INT8
 from octavo.core.recipe import Override, Style
 
 
 def test_activation_names() -> None:
     result = quantize(two_convs(), feeds(IMAGE))
-    held = list(initializers(result))
-    assert {"x_scale", "x_zero_point"} <= set(held)
-    assert held.index("x_zero_point") < held.index("x_scale")
     q = named(result, "x_QuantizeLinear")
     assert q.outputs[0].name == "x_QuantizeLinear_Output"
-    assert [v.name for v in q.inputs if v is not None] == ["x", "x_scale", "x_zero_point"]
+    data, scale, zero = (v.name for v in q.inputs if v is not None)
+    assert (data, scale) == ("x", "x_scale")
+    assert zero == f"uint8_zero_point_{content(result, zero or '')}"
     assert named(result, "x_DequantizeLinear").outputs[0].name == "x_DequantizeLinear_Output"
 
 
 def test_weight_names() -> None:
     result = quantize(two_convs(), feeds(IMAGE))
     dq = named(result, "w1_DequantizeLinear")
-    assert [v.name for v in dq.inputs if v is not None] == ["w1_quantized", "w1_scale", "w1_zero_point"]
+    assert [v.name for v in dq.inputs if v is not None] == [
+        "w1_quantized",
+        "w1_scale",
+        "int8_zero_point_0_x8",
+    ]
     assert dq.outputs[0].name == "w1_DequantizeLinear_Output"
     assert "w1" not in initializers(result)
+
+
+def test_equal_zero_points_are_one_initializer() -> None:
+    result = quantize(two_convs(), feeds(IMAGE))
+    zeros = [v.const_value for v in initializers(result).values() if "zero_point" in (v.name or "")]
+    assert len(zeros) == len({(t.dtype, t.numpy().tobytes()) for t in zeros if t is not None})
 
 
 def test_bias_names() -> None:
@@ -51,7 +60,7 @@ def test_converted_tensor_names() -> None:
     """A reader in another type: the second pair of parameters has the suffix ``_convert``."""
     recipe = EVERYWHERE.but(overrides=(Override("r", qtype=INT8, readers=("second",)),))
     result = quantize(two_convs(), feeds(IMAGE), recipe)
-    assert {"r_scale", "r_zero_point", "r_scale_convert", "r_zero_point_convert"} <= set(initializers(result))
+    assert {"r_scale", "r_scale_convert"} <= set(initializers(result))
     view = named(result, "second").inputs[0]
     assert view is not None
     assert view.name == "r_DequantizeLinear_Output_convert"
@@ -62,8 +71,7 @@ def test_integer_twin_names_in_qoperator_style() -> None:
     first = named(result, "first_quant")
     assert first.op_type == "QLinearConv"
     assert [v.name for v in first.outputs] == ["a_quantized"]
-    assert [v.name for v in first.inputs if v is not None] == [
-        "x_QuantizeLinear_Output", "x_scale", "x_zero_point", "w1_quantized", "w1_scale", "w1_zero_point",
-        "a_scale", "a_zero_point", "b1_quantized",
+    assert [v.name for v in first.inputs if v is not None and "zero_point" not in (v.name or "")] == [
+        "x_QuantizeLinear_Output", "x_scale", "w1_quantized", "w1_scale", "a_scale", "b1_quantized",
     ]  # fmt: skip
     assert [v.name for v in result.model.graph.outputs] == ["y"]

@@ -14,6 +14,7 @@ below the smallest normal number of that type is no scale: it becomes 1, with ze
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -33,11 +34,19 @@ _finfo: Any = ml_dtypes.finfo  # unlike numpy's, it knows bfloat16
 
 
 def from_range(
-    low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme, dtype: npt.DTypeLike = np.float32
+    low: npt.ArrayLike,
+    high: npt.ArrayLike,
+    scheme: Scheme,
+    dtype: npt.DTypeLike = np.float32,
+    *,
+    limits: tuple[int, int] | None = None,
 ) -> QParams:
-    """Scale and zero point of a tensor whose values lie in ``[low, high]`` (per channel or block: arrays)."""
+    """Scale and zero point of a tensor whose values lie in ``[low, high]`` (per channel or block: arrays).
+
+    ``limits`` are the integers to use instead of those that the scheme allows.
+    """
     a, b = widened(np.asarray(low, np.float64), np.asarray(high, np.float64), scheme.min_range)
-    qmin, qmax = scheme.qtype.limits(symmetric=scheme.symmetric, reduced=scheme.reduce_range)
+    qmin, qmax = limits or scheme.qtype.limits(symmetric=scheme.symmetric, reduced=scheme.reduce_range)
     if scheme.symmetric:
         top = np.maximum(np.abs(a), np.abs(b))
         a, b = -top, top
@@ -51,6 +60,15 @@ def from_range(
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             zero = np.clip(np.rint(qmin - a / scale), qmin, qmax)
     return _cast(scale, zero, scheme, dtype)
+
+
+def from_ranges(low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> list[QParams]:
+    """What :func:`from_range` gives for each of many tensors that have one scheme, per tensor."""
+    whole = from_range(low, high, replace(scheme, granularity=PerChannel(0)))
+    return [
+        QParams(whole.scale[i, ...], whole.zero_point[i, ...], whole.qtype, scheme.granularity)
+        for i in range(len(whole.scale))
+    ]
 
 
 def widened(low: F64, high: F64, min_range: float | None) -> tuple[F64, F64]:
@@ -141,14 +159,16 @@ def bias_params(x: QParams, w: QParams) -> QParams:
 def least_weight_scale(bias: Array, x_scale: Array) -> F64:
     """The smallest weight scale at which this bias still fits int32: per element of the bias.
 
-    ``|bias| / (x_scale * w_scale) <= 2**31 - 1``, with a little room for the rounding of both scales and of
-    their product, which stays a normal number, since rounding has no bound below.
+    ``|bias| / (x_scale * w_scale) <= 2**30``: the other half of int32 is left to the sum of products that the
+    bias is added to, 30,000 of them at the least; the integer kernel does not notice an overflow. There is
+    a little room for the rounding of both scales and of their product, which stays a normal number, since
+    rounding has no bound below.
     """
     x = x_scale.astype(np.float64)
     room = 1.0 - 4.0 * float(_finfo(x_scale.dtype).eps)
     size = np.abs(bias.astype(np.float64))
     normal = np.where(size > 0, float(np.finfo(np.float32).tiny), 0.0)
-    return np.asarray(np.maximum(size / INT32.qmax, normal) / (x * room))
+    return np.asarray(np.maximum(size / 2**30, normal) / (x * room))
 
 
 def narrowed(params: QParams, qtype: QType) -> QParams:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -106,7 +107,9 @@ def parameter_shape(shape: Shape, granularity: Granularity) -> Shape:
 def checked(values: Array, shape: Shape, granularity: Granularity) -> Array:
     """The parameters in the shape that ONNX stores; more or fewer than the tensor needs are an error."""
     wanted = parameter_shape(shape, granularity)
-    if values.size != int(np.prod(wanted)) or (len(wanted) > 1 and values.shape != wanted):
+    if values.shape == wanted:
+        return values
+    if values.size != math.prod(wanted) or len(wanted) > 1:
         raise RecipeError(
             f"Scale or zero point of shape {list(values.shape)} does not fit a tensor of shape {list(shape)}"
             f" quantized per {granularity}; give the shape {list(wanted)}."

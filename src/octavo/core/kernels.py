@@ -8,6 +8,7 @@ is at work stays in the cache, and temporaries stay small beside a memory-mapped
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,7 +90,7 @@ def extremes(x: Array, granularity: Granularity) -> tuple[Array, Array]:
 
 def slabs(shape: Shape, size: int = SLAB) -> Iterator[tuple[slice, ...]]:
     """Slices, of the leading axes, that hold at most ``size`` elements each and together all of them."""
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
     if count <= size:
         yield ()
         return
@@ -106,7 +107,9 @@ def _slabs(granularity: Granularity, tensors: list[Array], params: list[Array]) 
     shorter block comes by itself.
     """
     for group in _groups(granularity, tensors, params):
-        if group[0].size:
+        if 0 < group[0].size <= SLAB:
+            yield group
+        elif group[0].size:
             for part in slabs(group[0].shape):
                 yield [_cut(array, part) for array in group]
 
@@ -165,6 +168,27 @@ def pack4(q: Array) -> npt.NDArray[np.uint8]:
     packed <<= 4
     packed |= flat[0::2] & 0x0F
     return packed
+
+
+def pack2(q: Array) -> npt.NDArray[np.uint8]:
+    """Four 2-bit values a byte, the first in the lowest bits; a count that does not divide gets zeros."""
+    flat = q.reshape(-1).astype(np.int8).view(np.uint8) & 0x03
+    four = np.zeros((-(-flat.size // 4), 4), np.uint8)
+    four.reshape(-1)[: flat.size] = flat
+    four <<= np.array([0, 2, 4, 6], np.uint8)
+    return np.asarray(np.bitwise_or.reduce(four, axis=1))
+
+
+def pack(q: Array, bits: int) -> npt.NDArray[np.uint8]:
+    """Values of 2, 4 or 8 bits as bytes, each row of the last axis by itself."""
+    if bits == 8:
+        return np.ascontiguousarray(q).view(np.uint8)
+    each = 8 // bits
+    short = -q.shape[-1] % each
+    if short:
+        q = np.pad(q, [(0, 0)] * (q.ndim - 1) + [(0, short)])
+    packed = pack4(q) if bits == 4 else pack2(q)
+    return packed.reshape(*q.shape[:-1], q.shape[-1] // each)
 
 
 def unpack4(packed: npt.NDArray[np.uint8], count: int, *, signed: bool) -> npt.NDArray[np.int8]:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 from octavo.core import codec
 from octavo.core.granularity import PerBlock
 from octavo.core.qtypes import UINT8, QType
-from octavo.core.recipe import Style
+from octavo.core.recipe import Spelling, Style
 from octavo.core.scheme import Method, MinMax, Scheme
 from octavo.errors import OutputError, RecipeError, TableError, closest
 
@@ -45,10 +45,11 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """Parameters come from calibration of this tensor."""
+    """Parameters come from calibration of this tensor, or of the one that a clamp makes of it."""
 
     TAGGED: ClassVar[bool] = True
     scheme: Scheme
+    of: str | None = None  # the tensor that is measured; None: this one
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Derived:
     TAGGED: ClassVar[bool] = True
     x: tuple[str, str | None]
     w: tuple[str, str | None]
+    make_room: bool = True  # raise the weight's scale where the bias would not fit
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Constant:
     scheme: Scheme
     algorithm: str = "rtn"
     range: tuple[float, float] | None = None
+    channel_ranges: tuple[tuple[float, float], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,8 @@ class Plan:
     skipped: tuple[Skipped, ...] = ()
     guards: tuple[str, ...] = ()  # float layers among quantized values; the runtime must not round them
     notes: tuple[str, ...] = ()
+    spelling: Spelling = field(default_factory=Spelling)
+    rounded: tuple[tuple[str, str | None], ...] = ()  # keys that float readers too see rounded, in integer styles
 
     @property
     def opset(self) -> int:
@@ -167,8 +172,10 @@ class Plan:
         """
         found: dict[str, Method] = {}
         for key, entry in self.entries.items():
-            if isinstance(entry, Measured) and isinstance(found.get(key.tensor, MinMax()), MinMax):
-                found[key.tensor] = entry.scheme.method
+            if isinstance(entry, Measured):
+                tensor = entry.of if entry.of is not None else key.tensor
+                if isinstance(found.get(tensor, MinMax()), MinMax):
+                    found[tensor] = entry.scheme.method
         return found
 
     def root(self, key: Key) -> Key:
@@ -211,6 +218,8 @@ class Plan:
             "skipped": [codec.encode(s) for s in self.skipped],
             "guards": list(self.guards),
             "notes": list(self.notes),
+            **({"spelling": codec.encode(self.spelling)} if self.spelling != Spelling() else {}),
+            **({"rounded": [list(key) for key in self.rounded]} if self.rounded else {}),
         }
 
     @classmethod
@@ -302,6 +311,8 @@ _FILE: dict[str, Any] = {
     "skipped": tuple[Skipped, ...],
     "guards": tuple[str, ...],
     "notes": tuple[str, ...],
+    "spelling": Spelling,
+    "rounded": tuple[tuple[str, str | None], ...],
 }
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -71,6 +71,7 @@ class Override:
     scale: tuple[float, ...] | None = None
     zero_point: tuple[int, ...] | None = None
     readers: tuple[str, ...] | None = None  # only for these nodes; absent: for every reader
+    channel_ranges: tuple[tuple[float, float], ...] | None = None  # a range for each channel
 
     def __post_init__(self) -> None:
         _set_tuple(self, "range", float)
@@ -81,7 +82,7 @@ class Override:
         if (self.scale is None) != (self.zero_point is None):
             raise RecipeError(f"{what}: scale and zero_point go together; give both or none.")
         if self.scale is not None and any(
-            v is not None for v in (self.range, self.symmetric, self.reduce_range)
+            v is not None for v in (self.range, self.channel_ranges, self.symmetric, self.reduce_range)
         ):
             raise RecipeError(
                 f"{what}: with scale and zero_point given, range, symmetric and reduce_range have nothing"
@@ -123,6 +124,37 @@ class Placement(Enum):
 
     TARGET = "target"  # where the target's kernels gain by it
     EVERYWHERE = "everywhere"  # every operator that has a rule
+    LISTED = "listed"  # every node of the op types listed, by its own rule, whatever its neighbours gain
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What the placement ``listed`` has to know beside the op types."""
+
+    move_anything: bool = False  # data movement is quantized though its input is not
+    float_outputs: tuple[str, ...] = ()  # op types whose results stay float
+    channel_axes: tuple[tuple[str, int], ...] = ()  # op type and the axis of its weight's channels
+    constant_weights_only: bool = False  # a MatMul of two activations stays float
+    subgraphs: bool = False  # nodes inside If, Loop and Scan as well
+    room_for_biases: bool = True  # a weight's scale is raised where its int32 bias would not fit
+    symmetric_channels: bool = False  # weights with a scale for each channel are symmetric in any case
+    tensors: tuple[str, ...] = ()  # quantized though no node asks for it
+
+    def __post_init__(self) -> None:
+        _set_tuple(self, "float_outputs")
+        _set_tuple(self, "tensors")
+        axes = tuple((str(op), int(axis)) for op, axis in self.channel_axes)
+        object.__setattr__(self, "channel_axes", axes)
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """Which of several ways that mean the same a model is written in."""
+
+    domain: str = ""  # of QuantizeLinear and DequantizeLinear
+    dedicated: bool = False  # each reader has a pair of these to itself
+    float_weights: bool = False  # weights are stored in float and quantized in the model
+    explicit: bool = False  # zero points that are zero too; scales and zero points in typed fields
 
 
 @dataclass(frozen=True)
@@ -145,9 +177,12 @@ class Recipe:
     absorb_activations: bool = True
     quantize_embeddings: bool = True
     calibration_samples: int | None = None
+    listing: Listing = field(default_factory=Listing)
+    spelling: Spelling = field(default_factory=Spelling)
+    steps: tuple[str, ...] = ()  # of ``octavo steps``, with options behind colons
 
     def __post_init__(self) -> None:
-        for name in ("op_types", "include", "exclude", "overrides"):
+        for name in ("op_types", "include", "exclude", "overrides", "steps"):
             _set_tuple(self, name)
         if self.calibration_samples is not None and self.calibration_samples < 1:
             raise RecipeError(
@@ -270,10 +305,12 @@ __all__ = [
     "W8A8",
     "W8A16",
     "DynamicScheme",
+    "Listing",
     "Override",
     "Pattern",
     "Placement",
     "Recipe",
+    "Spelling",
     "Style",
     "preset",
 ]

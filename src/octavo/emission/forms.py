@@ -24,10 +24,12 @@ def fill(
     quantized: Callable[[int], Quantized],
     bias: Callable[[int], ir.Value] | None = None,
     output: tuple[ir.Value, ir.Value] | None = None,
+    padding: Callable[[int], ir.Value | None] | None = None,
 ) -> list[ir.Value | None]:
     """The operands of a form for one node.
 
-    ``output`` is scale and zero point of output 0; None leaves them out.
+    ``output`` is scale and zero point of output 0; None leaves them out. ``padding`` gives the integers of a
+    fill value that the plan has an entry for.
     """
     operands: list[ir.Value | None] = []
     tokens = form.operands.split()
@@ -36,6 +38,9 @@ def fill(
             operands.extend(node.inputs[1:])
         elif token == "…":
             operands.extend(_repeat(tokens[:position], node, quantized))
+        elif token[0] == "p":
+            given = padding(int(token[1:])) if padding is not None else None
+            operands.append(given if given is not None else quantized(0).zero)
         elif token in ("sy", "zy"):
             operands.append(output["sz".index(token[0])] if output is not None else None)
         else:

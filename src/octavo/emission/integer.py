@@ -9,15 +9,17 @@ The runtime fuses the whole line into one operator. Results are float, so that n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from octavo.core.granularity import PerChannel
 from octavo.core.plan import Dynamic, Key, Plan
+from octavo.core.plan import Quantized as Planned
+from octavo.core.qtypes import QType
 from octavo.core.recipe import Style
-from octavo.emission import names, special
+from octavo.emission import names, qoperator
 from octavo.emission.forms import Quantized, fill
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
@@ -33,23 +35,20 @@ def emit(model: ir.Model, plan: Plan, params: Params) -> None:
     _Emitter(Writer(model, plan, params)).run()
 
 
-class _Emitter:
+class _Emitter(qoperator.Emitter):
     def __init__(self, writer: Writer) -> None:
-        self.w = writer
-        self.plan = writer.plan
+        super().__init__(writer)
         self.inputs: dict[tuple[ir.Value, str], Quantized] = {}
+        self.numbers: dict[Hashable, ir.Value] = {}
 
-    def run(self) -> None:
-        weights = [self.w.values[key.tensor] for key, _ in self.plan.edges() if self.w.is_stored(key)]
-        for name, planned in self.plan.nodes.items():
-            node = self.w.nodes[name]
-            if special.spell(self.w, name):
-                continue
-            if planned.form in ("MatMulInteger", "ConvInteger"):
-                _Line(self.w, node).write(planned.form, self._activation(node, 0), self._weight(node))
-            else:
-                self._direct(node, self._form(node))
-        self.w.drop_unused(weights)
+    def write(self, node: ir.Node, planned: Planned) -> None:
+        """One node of the plan; data movement is written as in the QOperator style."""
+        if planned.form in ("MatMulInteger", "ConvInteger"):
+            _Line(self.w, node).write(planned.form, self._activation(node, 0), self._weight(node))
+        elif planned.form == node.op_type:
+            self._rewrite(node, super()._form(node))
+        else:
+            self._direct(node, self._form(node))
 
     def _form(self, node: ir.Node) -> Form:
         rule = rule_of(node)
@@ -88,6 +87,8 @@ class _Emitter:
     def _weight(self, node: ir.Node) -> Quantized:
         """A weight as the integer products take it: not transposed, its scales laid along the channels."""
         key = self._key(node, 1)
+        if not self.w.is_stored(key):
+            return self._activation(node, 1)
         params = self.w.params[key]
         turned = node.op_type == "Gemm" and attribute(node, "transB", 0)
         integers = self.w.quantized_weight(key, layout=(1, 0) if turned else None)
@@ -98,34 +99,39 @@ class _Emitter:
         name = key.tensor
         return Quantized(
             integers,
-            self.w.constant(name + names.SCALE, scale),
-            self.w.constant(name + names.ZERO_POINT, zero, params.qtype) if zero.any() else None,
+            self._number(name + names.SCALE, scale),
+            self._number(name + names.ZERO_POINT, zero, params.qtype)
+            if self.plan.spelling.explicit or zero.any()
+            else None,
         )
+
+    def _number(self, name: str, content: np.ndarray, qtype: QType | None = None) -> ir.Value:
+        """A scale or zero point, once for all readers that have the same."""
+        slot = (name, content.shape, content.tobytes(), qtype)
+        if slot not in self.numbers:
+            self.numbers[slot] = self.w.number(name, content, qtype)
+        return self.numbers[slot]
 
     def _activation(self, node: ir.Node, index: int) -> Quantized:
         value, key = node.inputs[index], self._key(node, index)
         if value is None:
             raise TableError(f"Node {node.name!r} has no input {index}.")
+        if value in self.twins:
+            return Quantized(self.twins[value], *self.w.scale_and_zero(key))
+        if self.w.is_stored(key):
+            return Quantized(self.w.quantized_weight(key), *self.w.scale_and_zero(key))
         entry = self.plan.entries[key]
         slot = (value, str(entry))
         if slot not in self.inputs:
             self.inputs[slot] = (
-                self._dynamic(value) if isinstance(entry, Dynamic) else self._static(value, key)
+                self._running(value) if isinstance(entry, Dynamic) else self._static(value, key)
             )
         return self.inputs[slot]
 
-    def _dynamic(self, value: ir.Value) -> Quantized:
-        base, edit = value.name or "", self.w.editor
-        kinds = {names.QUANTIZED: ir.DataType.UINT8, names.SCALE: FLOAT, names.ZERO_POINT: ir.DataType.UINT8}
-        outputs = [
-            ir.Value(name=edit.values.claim(base + suffix), type=ir.TensorType(kind))
-            for suffix, kind in kinds.items()
-        ]
-        name = edit.nodes.claim(base + names.QUANTIZE)
-        self.w.after(value, [ir.Node("", "DynamicQuantizeLinear", [value], outputs=outputs, name=name)])
-        return Quantized(*outputs)
-
     def _static(self, value: ir.Value, key: Key) -> Quantized:
+        made = self.quantized.get((value, self.w.params[key].identity))
+        if made is not None:
+            return Quantized(made, *self.w.scale_and_zero(key))
         node = self.w.quantize(value, key)
         self.w.after(value, [node])
         return Quantized(node.outputs[0], *self.w.scale_and_zero(key))

@@ -1,5 +1,11 @@
 """Names of what a quantized model has more than the float one; users and tools read them."""
 
+from __future__ import annotations
+
+import numpy as np
+
+from octavo.core.qparams import QParams
+
 SCALE = "_scale"
 ZERO_POINT = "_zero_point"
 QUANTIZED = "_quantized"
@@ -9,3 +15,12 @@ OUTPUT = "_Output"
 INPUT = "_Input"
 CONVERTED = "_convert"
 NODE = "_quant"
+
+
+def zero_point(params: QParams) -> str | None:
+    """The name of a zero point that many tensors share, by its value; None where channels differ."""
+    values = np.unique(params.zero_point.astype(np.int64))
+    if len(values) != 1:
+        return None
+    count = f"_x{params.zero_point.size}" if params.zero_point.ndim else ""
+    return f"{params.qtype}{ZERO_POINT}_{values[0]}{count}"

@@ -1,28 +1,36 @@
-"""Weights in blocks: MatMulNBits, which scales each run of weights, and of activations, by itself.
+"""Weights in blocks: MatMulNBits, which scales each run of weights by itself.
 
-The kernel quantizes activations in blocks too (accuracy level 4), so that one loud value costs its block and
-not the whole tensor its steps. W[K, N] is stored as [N, blocks, size], unsigned, zero point in the middle.
+W[K, N] is stored as [N, blocks, bytes], unsigned, and scales as [N, blocks]; zero points, where there are
+any, as [N, bytes], or in the float type of the scales. With accuracy level 4 the kernel quantizes activations
+in blocks too, so that one loud value costs its block and not the whole tensor its steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
+from octavo.algorithms.blocks import Array, Blocks, BlockScheme
 from octavo.core import kernels
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Key
 from octavo.core.qparams import QParams
 from octavo.emission import names
+from octavo.emission.block_weights import BlockWeights
 from octavo.emission.writer import Writer
-from octavo.errors import TableError
+from octavo.errors import RecipeError, TableError
+from octavo.model.edit import Editor
 from octavo.ops import BLOCK_PRODUCT
 
 _INT8_COMPUTE = 4  # accuracy_level: activations in 8 bits, per block
+BITS = (2, 4, 8)
+SIZES = (16, 32, 64, 128, 256)  # blocks that the kernel takes
 
 
 def block_product(writer: Writer, node: ir.Node) -> None:
-    """Write MatMulNBits in the place of a MatMul or Gemm with a constant matrix."""
+    """Write MatMulNBits in the place of a MatMul or Gemm with a constant matrix, by a plan."""
     weight = node.inputs[1]
     key = Key(weight.name or "", node.name) if weight is not None else Key("")
     params = writer.params.get(key)
@@ -32,33 +40,113 @@ def block_product(writer: Writer, node: ir.Node) -> None:
     turned = params.granularity.axis == 1  # stored as [N, K] already
     size = params.granularity.size
     rows, columns = (int(d) for d in source.shape.numpy()[:: -1 if turned else 1])
-    blocks = -(-rows // size)
-    integers = _laid_out(source, params, (columns, blocks, size), turned, writer.keeps)
-    stored = writer.editor.constant(key.tensor + names.QUANTIZED, integers)
+    scheme = BlockScheme(params.qtype.bits, size, symmetric=True)
+    stored = writer.editor.constant(
+        key.tensor + names.QUANTIZED, _planned(source, params, (columns, rows), scheme, turned, writer.keeps)
+    )
     scale = params.scale if turned else params.scale.T
     scales = writer.constant(key.tensor + names.SCALE, np.ascontiguousarray(scale))
     operands = [node.inputs[0], stored, scales]
     if len(node.inputs) > 2:
         operands += [None, None, node.inputs[2]]
     new = writer.like(node, BLOCK_PRODUCT.domain, BLOCK_PRODUCT.op_type, operands)
-    numbers = {"K": rows, "N": columns, "bits": params.qtype.bits, "block_size": size}
-    for name, number in {**numbers, "accuracy_level": _INT8_COMPUTE}.items():
+    for name, number in numbers(rows, columns, scheme, _INT8_COMPUTE).items():
         new.attributes[name] = ir.AttrInt64(name, number)
     writer.replace_node(node, [new])
     writer.nodes[node.name or ""] = new
 
 
-def _laid_out(
-    source: ir.TensorProtocol, params: QParams, shape: tuple[int, int, int], turned: bool, keep: bool
+def _planned(
+    source: ir.TensorProtocol,
+    params: QParams,
+    shape: tuple[int, int],
+    scheme: BlockScheme,
+    turned: bool,
+    keep: bool,
 ) -> ir.LazyTensor:
     """The integers as the kernel reads them, computed when their bytes are asked for."""
-    columns, blocks, size = shape
-    middle = params.qtype.qmax // 2 + 1
 
     def compute() -> ir.TensorProtocol:
         whole = kernels.quantize(np.asarray(source.numpy()), params)
-        padded = np.full((columns, blocks * size), middle, np.uint8)
-        padded[:, : whole.shape[1 if turned else 0]] = whole if turned else whole.T
-        return ir.Tensor(padded.reshape(shape))
+        rows = (whole if turned else whole.T).astype(np.int16) - params.qtype.qmin
+        return ir.Tensor(laid_out(rows.astype(np.uint8), scheme))
 
-    return ir.LazyTensor(compute, dtype=ir.DataType.UINT8, shape=ir.Shape(shape), cache=keep)
+    return ir.LazyTensor(compute, dtype=ir.DataType.UINT8, shape=packed_shape(*shape, scheme), cache=keep)
+
+
+def numbers(rows: int, columns: int, scheme: BlockScheme, accuracy_level: int | None) -> dict[str, int]:
+    """The attributes of a node; a level of None or 0 leaves the choice to the runtime."""
+    found = {"K": rows, "N": columns, "bits": scheme.bits, "block_size": scheme.size}
+    return {**found, "accuracy_level": accuracy_level} if accuracy_level else found
+
+
+def packed_shape(columns: int, rows: int, scheme: BlockScheme) -> ir.Shape:
+    """The shape of the stored weight."""
+    return ir.Shape((columns, -(-rows // scheme.size), scheme.size * scheme.bits // 8))
+
+
+def laid_out(integers: Array, scheme: BlockScheme) -> Array:
+    """Integers [N, K] as [N, blocks, bytes]; what lies beyond K is zero, and the kernel does not read it."""
+    count, columns = integers.shape
+    blocks = -(-columns // scheme.size)
+    padded = np.zeros((count, blocks * scheme.size), np.uint8)
+    padded[:, :columns] = integers
+    return kernels.pack(padded.reshape(count, blocks, scheme.size), scheme.bits)
+
+
+def zero_points(blocks: Blocks) -> Array | None:
+    """Zero points as the kernel reads them: packed row by row, filled with middles; fractions as they are."""
+    zero = blocks.zero_point
+    if zero is None or zero.dtype != np.uint8:
+        return zero
+    short = -zero.shape[1] % (8 // blocks.scheme.bits)
+    filled = np.pad(zero, ((0, 0), (0, short)), constant_values=blocks.scheme.middle)
+    return kernels.pack(filled, blocks.scheme.bits)
+
+
+def check(scheme: BlockScheme) -> None:
+    """Refuse blocks that the kernel does not take."""
+    size = scheme.size
+    if scheme.bits not in BITS:
+        raise RecipeError(f"MatMulNBits has no kernel for {scheme.bits} bits; choose 2, 4 or 8.")
+    if size not in SIZES:
+        raise RecipeError(
+            f"MatMulNBits takes blocks of {', '.join(map(str, SIZES))} values, and {size} was asked for;"
+            " choose one of these, or the QDQ format."
+        )
+
+
+def write_product(
+    edit: Editor, node: ir.Node, weights: BlockWeights, *, accuracy_level: int | None = None
+) -> None:
+    """Write MatMulNBits in the place of a MatMul whose weight is in blocks."""
+    scheme = weights.scheme
+    check(scheme)
+    columns, rows = weights.shape
+    operands: list[ir.Value | None] = [node.inputs[0]]
+    shape = packed_shape(columns, rows, scheme)
+    operands.append(weights.integers(edit, lambda b: ir.Tensor(laid_out(b.integers, scheme)), "UINT8", shape))
+    operands.append(weights.number(edit, "scale", lambda b: np.ascontiguousarray(b.scale)))
+    if weights.has_zero:
+        operands.append(weights.number(edit, "zero", zero_points))
+    new = edit.node(
+        BLOCK_PRODUCT.op_type,
+        operands,
+        numbers(rows, columns, scheme, accuracy_level),
+        name=f"{node.name}_Q{scheme.bits}",
+        output=f"{node.outputs[0].name}{names.QUANTIZED}",
+        domain=BLOCK_PRODUCT.domain,
+    )
+    put_instead(edit, node, [new])
+
+
+def put_instead(edit: Editor, old: ir.Node, new: Sequence[ir.Node]) -> None:
+    """Put nodes in the place of one; the output of the last takes over that of the old node."""
+    if old.graph is None:
+        raise TableError(f"The node {old.name!r} was removed already.")
+    old.graph.insert_before(old, new)
+    edit.take_over(new[-1].outputs[0], old.outputs[0])
+    edit.remove([old])
+    for node in new:
+        if node.domain:
+            edit.model.opset_imports.setdefault(node.domain, 1)

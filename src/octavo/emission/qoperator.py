@@ -7,11 +7,12 @@ exists, a DequantizeLinear stands in between.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import onnx_ir as ir
 
-from octavo.core.plan import Derived, Key, Plan
+from octavo.core.plan import Derived, Dynamic, Key, Plan
+from octavo.core.plan import Quantized as Planned
 from octavo.core.recipe import Style
 from octavo.emission import names, special
 from octavo.emission.forms import Quantized, fill
@@ -20,34 +21,68 @@ from octavo.errors import TableError
 from octavo.model import query
 from octavo.model.query import opset
 from octavo.ops import MATMUL_TO_FLOAT, Form, rule_of
+from octavo.planning.listed_integers import PASSED
 from octavo.planning.resolve import Params
+
+UINT8 = ir.DataType.UINT8
 
 
 def emit(model: ir.Model, plan: Plan, params: Params) -> None:
     """Write the plan into the model, in place."""
-    _Emitter(Writer(model, plan, params)).run()
+    Emitter(Writer(model, plan, params)).run()
 
 
-class _Emitter:
+class Emitter:
+    """Writes integer operators; the integer style adds those whose inputs are quantized at run time."""
+
     def __init__(self, writer: Writer) -> None:
         self.w = writer
         self.plan = writer.plan
         self.twins: dict[ir.Value, ir.Value] = {}  # float value → integers made by a quantized node
         self.quantized: dict[Hashable, ir.Value] = {}  # made by QuantizeLinear
+        self.running: dict[ir.Value, Quantized] = {}  # made by DynamicQuantizeLinear
         self.floats: dict[ir.Value, ir.Value] = {}  # float value with a twin → what DequantizeLinear gave
 
     def run(self) -> None:
-        weights = [self.w.values[key.tensor] for key, _ in self.plan.edges() if self.w.is_stored(key)]
-        for node in list(query.nodes(self.w.model)):
+        """Write every node of the plan, in the order of the graph."""
+        weights = [self.w.values[key.tensor] for key in self.plan.entries if self.w.is_stored(key)]
+        nodes = list(query.nodes(self.w.model))
+        early = self._early(nodes)
+        for tensor, reader in self.plan.rounded:
+            self._round(Key(tensor, reader))
+        for node in nodes:
             planned = self.plan.nodes.get(node.name or "")
-            if planned is None or special.spell(self.w, node.name or ""):
-                continue
-            if planned.form == MATMUL_TO_FLOAT.op_type:
-                self._to_float(node, planned.bias_add)
-            else:
-                self._rewrite(node, self._form(node))
+            if planned is not None and not special.spell(self.w, node.name or ""):
+                self.write(node, planned)
         self._back_to_float()
+        self._stored_back_to_float(early)
         self.w.drop_unused(weights)
+
+    def _round(self, key: Key) -> None:
+        """A pair behind a value that no quantized node makes, for the float nodes that read it rounded."""
+        value = self.w.values[key.tensor]
+        q = self.w.quantize(value, key, self._suffix(key))
+        dq = self.w.dequantize(q.outputs[0], key, self._suffix(key))
+        self.w.after(value, [q, dq])
+        self.quantized[value, self.w.params[key].identity] = q.outputs[0]
+        integers = [node for node in value.consumers() if node.name in self.plan.nodes]
+        if key.reader is None:
+            edges = {k.reader for k, _ in self.plan.edges() if k.tensor == key.tensor}
+            kept = [q, *integers, *(node for node in value.consumers() if node.name in edges)]
+            self.w.replace_everywhere(value, dq.outputs[0], keep=kept)
+            return
+        for index, read in enumerate(self.w.nodes[key.reader].inputs):
+            if read is value:
+                self.w.nodes[key.reader].replace_input_with(index, dq.outputs[0])
+
+    def write(self, node: ir.Node, planned: Planned) -> None:
+        """One node of the plan."""
+        if planned.form == PASSED:
+            self._pass(node)
+        elif planned.form == MATMUL_TO_FLOAT.op_type:
+            self._to_float(node, planned.bias_add)
+        else:
+            self._rewrite(node, self._form(node))
 
     def _form(self, node: ir.Node) -> Form:
         rule = rule_of(node)
@@ -64,7 +99,14 @@ class _Emitter:
     def _rewrite(self, node: ir.Node, form: Form) -> None:
         key = Key(_name(node.outputs[0]))
         output = self.w.scale_and_zero(key) if key in self.plan.entries else None
-        operands = fill(form, node, lambda i: self._integers(node, i), lambda i: self._bias(node, i), output)
+        operands = fill(
+            form,
+            node,
+            lambda i: self._integers(node, i),
+            lambda i: self._bias(node, i),
+            output,
+            lambda i: self._padding(node, i),
+        )
         new = self.w.like(node, form.domain, form.op_type, operands)
         for name, attribute in node.attributes.items():
             if form.attributes is None or name in form.attributes:
@@ -86,6 +128,18 @@ class _Emitter:
         for index in range(len(old.inputs)):
             old.replace_input_with(index, None)
         _remove_unread(old)
+
+    def _pass(self, node: ir.Node) -> None:
+        """A clamp whose effect the quantized range of its input has: the integers go on."""
+        self.twins[node.outputs[0]] = self._integers(node, 0).integers
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+
+    def _padding(self, node: ir.Node, index: int) -> ir.Value | None:
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is None or Key(_name(value), node.name) not in self.plan.entries:
+            return None
+        return self._integers(node, index).integers
 
     def _to_float(self, node: ir.Node, bias_add: str | None) -> None:
         """A linear layer with float result: MatMulIntegerToFloat takes the bias along."""
@@ -109,7 +163,23 @@ class _Emitter:
         key = self.plan.lookup(_name(value), node.name or "")
         if key is None:
             raise TableError(f"The plan quantizes node {node.name!r} but not its input {value.name!r}.")
+        if isinstance(self.plan.entries[key], Dynamic):
+            return self._running(value)
         return Quantized(self._stored_or_made(value, key), *self.w.scale_and_zero(key, self._suffix(key)))
+
+    def _running(self, value: ir.Value) -> Quantized:
+        """A value quantized while the model runs, once for all readers."""
+        if value not in self.running:
+            base, edit = value.name or "", self.w.editor
+            kinds = {names.QUANTIZED: UINT8, names.SCALE: ir.DataType.FLOAT, names.ZERO_POINT: UINT8}
+            outputs = [
+                ir.Value(name=edit.values.claim(base + suffix), type=ir.TensorType(kind))
+                for suffix, kind in kinds.items()
+            ]
+            name = edit.nodes.claim(base + names.QUANTIZE)
+            self.w.after(value, [ir.Node("", "DynamicQuantizeLinear", [value], outputs=outputs, name=name)])
+            self.running[value] = Quantized(*outputs)
+        return self.running[value]
 
     def _suffix(self, key: Key) -> str:
         return names.CONVERTED if key.reader is not None and Key(key.tensor) in self.plan.entries else ""
@@ -124,6 +194,8 @@ class _Emitter:
         if slot not in self.quantized:
             source = self._dequantized(value) if value in self.twins else value
             q = self.w.quantize(source, key, self._suffix(key))
+            if self.plan.spelling.explicit:
+                q.outputs[0].name = self.w.editor.values.claim(key.tensor + names.QUANTIZED)
             self.w.after(source, [q])
             self.quantized[slot] = q.outputs[0]
         return self.quantized[slot]
@@ -138,12 +210,31 @@ class _Emitter:
 
     def _bias(self, node: ir.Node, index: int) -> ir.Value:
         key = Key(_name(node.inputs[index]), node.name)
-        if not isinstance(self.plan.entries.get(key), Derived):
+        entry = self.plan.entries.get(key)
+        if isinstance(entry, Derived) and isinstance(self.plan.entries.get(Key(*entry.x)), Dynamic):
+            return self._running_bias(node, index)
+        if not isinstance(entry, Derived):
             raise TableError(
                 f"The plan leaves the bias of {node.name!r} float, which its integer operator can't take;"
                 " leave the node out, or let biases be quantized."
             )
         return self.w.quantized_weight(key)
+
+    def _running_bias(self, node: ir.Node, index: int) -> ir.Value:
+        """A bias whose scale is known when the model runs: divided by it, rounded, int32."""
+        bias, x, w = node.inputs[index], self._integers(node, 0), self._integers(node, 1)
+        last: ir.Value | None = None
+        made: list[ir.Node] = []
+        steps = (("Mul", [x.scale, w.scale], "scale"), ("Div", [bias], "steps"), ("Round", [], "rounded"))
+        for op, inputs, what in (*steps, ("Cast", [], "quantized")):
+            name = f"{_name(bias)}_{node.name}_{what}"
+            operands = [*inputs, *([last] if last is not None else [])]
+            kind = ir.DataType.INT32 if op == "Cast" else ir.DataType.FLOAT
+            to = {"to": int(kind)} if op == "Cast" else {}
+            made.append(self.w.editor.node(op, operands, to, name=name, output=name, dtype=kind))
+            last = made[-1].outputs[0]
+        self.w.before(node, made)
+        return made[-1].outputs[0]
 
     # ---- the way back
 
@@ -152,9 +243,36 @@ class _Emitter:
         for value in list(self.twins):
             old = value.producer()
             if value.uses() or value.is_graph_output():
-                self.w.replace_everywhere(value, self._dequantized(value))
+                made = self._dequantized(value)
+                if self.plan.spelling.explicit:
+                    self.w.rename(made, value)
+                else:
+                    self.w.replace_everywhere(value, made)
             if old is not None:
                 _remove_unread(old)
+
+    def _early(self, nodes: Sequence[ir.Node]) -> set[ir.Node]:
+        """Float nodes that read a stored tensor before any quantized node does; they keep the float value."""
+        stored = {key.tensor for key in self.plan.entries if key.reader is None and self.w.is_stored(key)}
+        found: set[ir.Node] = set()
+        for node in nodes if stored else ():
+            read = {_name(value) for value in node.inputs} & stored
+            if node.name in self.plan.nodes:
+                stored -= read
+            elif read:
+                found.add(node)
+        return found
+
+    def _stored_back_to_float(self, early: set[ir.Node]) -> None:
+        """A DequantizeLinear for each stored tensor that is quantized for all and that a float node reads."""
+        for key in self.plan.entries:
+            value = self.w.values[key.tensor]
+            if key.reader is not None or not self.w.is_stored(key):
+                continue
+            if any(node not in early for node, _ in value.uses()):
+                dq = self.w.dequantize(self.w.quantized_weight(key), key)
+                self.w.at_start([dq])
+                self.w.replace_everywhere(value, dq.outputs[0], keep=list(early))
 
 
 def _remove_unread(node: ir.Node) -> None:

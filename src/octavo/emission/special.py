@@ -96,8 +96,8 @@ def _gate_scales(writer: Writer, key: Key) -> list[ir.Value]:
     gates = params.scale.size // directions if params.scale.ndim else 0
     shape = (directions, gates) if gates else (directions,)
     return [
-        writer.constant(key.tensor + names.SCALE, _spread(params.scale, shape)),
-        writer.constant(key.tensor + names.ZERO_POINT, _spread(params.zero_point, shape), params.qtype),
+        writer.number(key.tensor + names.SCALE, _spread(params.scale, shape)),
+        writer.number(key.tensor + names.ZERO_POINT, _spread(params.zero_point, shape), params.qtype),
     ]
 
 

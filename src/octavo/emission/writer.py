@@ -15,14 +15,14 @@ import onnx_ir as ir
 
 from octavo.core import kernels
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
-from octavo.core.plan import Constant, Derived, Fixed, Key, Plan
+from octavo.core.plan import Constant, Derived, Fixed, Key, Plan, Shared
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import QType
 from octavo.emission import names
 from octavo.errors import TableError
 from octavo.model import query
 from octavo.model.edit import Editor
-from octavo.model.serialize import weight_bytes
+from octavo.model.serialize import TYPED, weight_bytes
 from octavo.planning.candidates import weight_of
 from octavo.planning.resolve import Params, stored_granularity
 
@@ -42,11 +42,15 @@ class Writer:
         self.keeps = weight_bytes(model) < _KEEP
         self._constants: dict[Hashable, tuple[ir.Value, ir.Value]] = {}
         self._scales: dict[Hashable, ir.Value] = {}
+        self._zeros: dict[Hashable, ir.Value] = {}
         self._weights: dict[Hashable, ir.Value] = {}
         self._readers = Counter(key.tensor for key in plan.entries)
         self._turned: dict[tuple[ir.Value, Axes], ir.Value] = {}
         self._absorb()
         self.values = self._named()
+        for key in plan.entries:
+            if key.reader is None and self.values[key.tensor].is_initializer():
+                self._readers[key.tensor] = len(self.values[key.tensor].uses())
 
     def _named(self) -> dict[str, ir.Value]:
         found = {v.name or "": v for graph in query.graphs(self.model) for v in graph.inputs}
@@ -76,14 +80,27 @@ class Writer:
         slot = (base, params.identity)
         known = self._constants.get(slot)
         if known is None:
-            zero = self.constant(base + names.ZERO_POINT + suffix, params.zero_point, params.qtype)
-            scale = self.constant(base + names.SCALE + suffix, params.scale)
+            zero = self._zero(base + names.ZERO_POINT + suffix, params)
+            scale = self.number(base + names.SCALE + suffix, params.scale)
             known = self._constants[slot] = (scale, zero)
         return known
 
+    def _zero(self, name: str, params: QParams) -> ir.Value:
+        """A zero point; unless each tensor is to have its own, all equal ones are one initializer.
+
+        The time in which the runtime loads a graph grows with the square of the number of initializers.
+        """
+        if self.plan.spelling.explicit:
+            return self.number(name, params.zero_point, params.qtype)
+        zero = params.zero_point
+        slot = (params.qtype, zero.shape, zero.tobytes())
+        if slot not in self._zeros:
+            self._zeros[slot] = self.constant(names.zero_point(params) or name, zero, params.qtype)
+        return self._zeros[slot]
+
     def _numbers(self, key: Key, suffix: str) -> Sequence[ir.Value]:
         """Scale and zero point; the scale alone of an int32 bias, whose zero point is always zero."""
-        if not isinstance(self.plan.entries[key], Derived):
+        if self.plan.spelling.explicit or not isinstance(self.plan.entries[key], Derived):
             return self.scale_and_zero(key, suffix)
         name = self.plan.root(key).tensor + names.QUANTIZED + names.SCALE + suffix
         slot = (name, self.params[key].identity)
@@ -96,6 +113,13 @@ class Writer:
         dtype = ir.DataType(qtype.onnx) if qtype is not None else None
         return self.editor.constant(name, np.asarray(content), dtype)
 
+    def number(self, name: str, content: Any, qtype: QType | None = None) -> ir.Value:
+        """A new initializer that holds scales or zero points."""
+        value = self.constant(name, content, qtype)
+        if self.plan.spelling.explicit and isinstance(value.const_value, ir.Tensor):
+            value.const_value.meta[TYPED] = True
+        return value
+
     # ---- weights
 
     def is_stored(self, key: Key) -> bool:
@@ -105,6 +129,8 @@ class Writer:
                 return True
             case Fixed():
                 return weight_of(self.values[key.tensor]) is not None
+            case Shared():
+                return self.values[key.tensor].is_initializer()
             case _:
                 return False
 
@@ -196,6 +222,7 @@ class Writer:
             name=key.tensor + infix + suffix,
             output=key.tensor + infix + names.OUTPUT + suffix,
             dtype=ir.DataType(dtype),
+            domain=self.plan.spelling.domain,
         )
 
     def like(self, node: ir.Node, domain: str, op_type: str, operands: Sequence[ir.Value | None]) -> ir.Node:

@@ -93,7 +93,7 @@ def inspect(model: ir.Model) -> Inspection:
             activations[f"{dynamic}{_type_name(kind)}"] += 1
         elif node.op_type in _WEIGHT_SLOTS:
             _weight(node, *_WEIGHT_SLOTS[node.op_type], weights)
-        if _is_integer(node) or _reads_dequantized(node):
+        if is_quantized(node):
             quantized[node.op_type] += 1
         elif node.op_type in _PRODUCTS:
             floats[node.op_type] += 1
@@ -108,6 +108,11 @@ def inspect(model: ir.Model) -> Inspection:
         activations=activations,
         parts=_parts(model),
     )
+
+
+def is_quantized(node: ir.Node) -> bool:
+    """Whether a node runs on, or between, quantized tensors."""
+    return _is_integer(node) or _reads_dequantized(node)
 
 
 def _is_integer(node: ir.Node) -> bool:

@@ -22,6 +22,7 @@ from octavo.model.reading import FILES, from_bytes, from_path, from_proto, own_c
 from octavo.model.serialize import (
     content,
     describe,
+    fill,
     lowest_ir_version,
     skeleton,
     source_path,
@@ -84,7 +85,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
         header = proto.graph.initializer.add()
         header.CopyFrom(tensor_header(name, tensor))
         if not isinstance(tensor, ir.StringTensor):
-            header.raw_data = tensor.tobytes()
+            fill(header, tensor)
     return proto
 
 

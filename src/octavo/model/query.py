@@ -133,6 +133,13 @@ def shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
     return tuple(dim if isinstance(dim, int) else None for dim in dims)
 
 
+def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The dimensions of a tensor where all of them are known."""
+    dims = shape(value)
+    known = tuple(dim for dim in dims or () if dim is not None)
+    return known if dims is not None and len(known) == len(dims) else None
+
+
 def rank(value: ir.Value | None) -> int | None:
     """The number of dimensions of a tensor, where it is known."""
     dims = shape(value)

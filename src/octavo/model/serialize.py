@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
@@ -34,6 +35,7 @@ _TYPE_IR = {
     ir.DataType.FLOAT6E3M2: 14,
 }
 _LEAST_IR = 7
+TYPED = "octavo.typed"  # tensor.meta: the content goes into the field of its type, where people look for it
 
 
 def describe(model: ir.Model) -> str:
@@ -62,10 +64,16 @@ def weight_bytes(model: ir.Model) -> int:
 
 
 def _bytes(tensor: ir.TensorProtocol) -> int:
-    raw = tensor.raw if isinstance(tensor, ir.Tensor) else None
-    if isinstance(raw, np.ndarray) and tensor.dtype.bitwidth >= 8:
-        return int(raw.nbytes)
-    return int(tensor.nbytes)
+    """The size of a tensor's content, without the detours that its own ``nbytes`` takes."""
+    if tensor.dtype == ir.DataType.STRING:
+        return int(tensor.nbytes)
+    if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
+        count = tensor.raw.size
+    elif isinstance(tensor, ir.TensorProtoTensor):
+        count = math.prod(tensor.raw.dims)
+    else:
+        count = math.prod(tensor.shape.numpy())
+    return -(-count * tensor.dtype.bitwidth // 8)
 
 
 def lowest_ir_version(model: ir.Model) -> int:
@@ -99,21 +107,25 @@ def _opset_text(model: ir.Model) -> str:
 
 
 def _element_types(model: ir.Model) -> set[ir.DataType]:
-    found = {tensor.dtype for tensor in tensors(model)}
+    found: set[ir.DataType | None] = set()
     for graph in query.graphs(model):
-        found.update(value.dtype for value in graph.inputs if value.dtype is not None)
+        for tensor in graph.initializers.values():
+            found.add(tensor.const_value.dtype if tensor.const_value is not None else None)
+        for value in graph.inputs:
+            found.add(value.dtype)
         for node in graph:
-            found.update(value.dtype for value in node.outputs if value.dtype is not None)
-    return found
+            for value in node.outputs:
+                found.add(value.dtype)
+    return {dtype for dtype in found if dtype is not None}
 
 
 def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
-    """The model without its main graph's initializers."""
+    """The model without its main graph's initializers, and without annotations that no runtime reads."""
     graph = model.graph
     view = ir.GraphView(
         graph.inputs,
         graph.outputs,
-        nodes=graph,
+        nodes=(),
         doc_string=graph.doc_string,
         opset_imports=graph.opset_imports,
         name=graph.name or "graph",
@@ -132,22 +144,40 @@ def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
     )
     try:
         proto: onnx.ModelProto = ir.to_proto(bare)
-        _drop_bare_types(proto.graph)
+        for node in graph:
+            _add_node(proto.graph, node)
         return proto
     except ir.serde.SerdeError as error:
         raise ModelError(f"{describe(model)} can't be serialized: {_root_cause(error)}") from error
 
 
-def _drop_bare_types(graph: onnx.GraphProto) -> None:
-    """Drop notes of a type without a shape: they tell nothing, and are a tenth of a small model."""
-    telling = [
-        v
-        for v in graph.value_info
-        if v.type.WhichOneof("value") != "tensor_type" or v.type.tensor_type.HasField("shape")
-    ]
-    if len(telling) < len(graph.value_info):
-        del graph.value_info[:]
-        graph.value_info.extend(telling)
+def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
+    """Add a node and what is known of its outputs.
+
+    Most nodes are nothing but names and attributes and get a short way. A type without a shape is not noted:
+    it tells nothing, and such notes are a tenth of a small model.
+    """
+    if node.metadata_props or node.doc_string or node.overload or node.device_configurations:
+        ir.serde.serialize_node_into(graph.node.add(), node)
+    else:
+        outputs = [value.name or "" for value in node.outputs]
+        while outputs and not outputs[-1]:
+            outputs.pop()
+        proto = graph.node.add(
+            op_type=node.op_type,
+            domain=node.domain or None,
+            name=node.name or None,
+            input=["" if value is None else value.name for value in node.inputs],
+            output=outputs,
+        )
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
+                ir.serde.serialize_reference_attribute_into(proto.attribute.add(), attribute)
+            else:
+                ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
+    for value in node.outputs:
+        if value.shape is not None and value.type is not None and not value.is_graph_output():
+            ir.serde.serialize_value_into(graph.value_info.add(), value)
 
 
 def _root_cause(error: BaseException) -> str:
@@ -173,6 +203,24 @@ def tensor_header(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
     return header
 
 
+def is_typed(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor is to be written into the field of its type."""
+    return isinstance(tensor, ir.Tensor) and bool(tensor.meta.get(TYPED))
+
+
+def fill(header: onnx.TensorProto, tensor: ir.TensorProtocol) -> None:
+    """Put a small tensor's content into its protobuf."""
+    if not is_typed(tensor):
+        header.raw_data = tensor.tobytes()
+    elif tensor.dtype == ir.DataType.FLOAT:
+        header.float_data.extend(tensor.numpy().reshape(-1).tolist())
+    elif tensor.dtype.is_integer() and tensor.dtype.bitwidth >= 8:
+        header.int32_data.extend(tensor.numpy().reshape(-1).tolist())
+    else:
+        kind = np.uint16 if tensor.dtype.bitwidth == 16 else np.uint8
+        header.int32_data.extend(np.frombuffer(tensor.tobytes(), kind).tolist())
+
+
 def write_model(
     model: ir.Model, file: BinaryIO, external_name: str | None, data_file: BinaryIO | None = None
 ) -> None:
@@ -184,8 +232,8 @@ def write_model(
         header = tensor_header(name, tensor)
         if isinstance(tensor, ir.StringTensor):
             proto.graph.initializer.add().CopyFrom(header)
-        elif _bytes(tensor) < _EXTERNAL_LEAST:
-            header.raw_data = tensor.tobytes()
+        elif _bytes(tensor) < _EXTERNAL_LEAST or is_typed(tensor):
+            fill(header, tensor)
             proto.graph.initializer.append(header)
         elif external_name is not None and data_file is not None:
             _append(header, tensor, data_file, external_name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,14 +82,25 @@ class Session:
         outputs: Iterable[str] | None = None,
         prepack: bool = True,
         config: Mapping[str, str] | None = None,
+        profile: Path | None = None,
+        optimized_to: Path | None = None,
+        native: Any = None,
     ) -> Session:
         """Load a model into the runtime.
 
         ``outputs`` names tensors to return instead of the model's own outputs; it needs a model in memory.
         ``prepack=False`` keeps large weights in their file at the price of slower matrix products, ``config``
-        are further entries of the session's configuration.
+        are further entries of the session's configuration. ``profile`` is the beginning of the file in which
+        the runtime notes how long each node takes (:meth:`end_profile`), ``optimized_to`` a file for the
+        graph as it has rewritten it. ``native`` are the runtime's own options, instead of those made from
+        the others.
         """
-        options = _options(threads, optimize, custom_ops)
+        options = native if native is not None else _options(threads, optimize, custom_ops)
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
+        if optimized_to is not None:
+            options.optimized_model_filepath = str(optimized_to)
         entries = dict(config or {})
         if not prepack:
             entries["session.disable_prepacking"] = "1"
@@ -126,6 +138,10 @@ class Session:
             else:
                 values = self._inner.run(names, given)
         return dict(zip(names, values, strict=True))
+
+    def end_profile(self) -> Path:
+        """Write the profile that :meth:`open` was asked for; returns its file."""
+        return Path(self._inner.end_profiling())
 
     def _fit(self, spec: InputSpec, feeds: Feeds) -> Any:
         array = np.asarray(feeds[spec.name])
@@ -404,12 +420,13 @@ def _in_memory(model: ir.Model) -> ir.Model:
 
 
 def symbolic_shapes() -> None:
-    """Infer shapes symbolically from one file to another: ``python -c … <source> <target>``."""
+    """Infer shapes symbolically from one file to another: ``python -c … <source> <target> [<settings>]``."""
     from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
 
-    source, target = sys.argv[1:3]
+    source, target, *more = sys.argv[1:]
+    settings = {"auto_merge": True, "guess_output_rank": False, **(json.loads(more[0]) if more else {})}
     proto = onnx.load(source, load_external_data=False)
-    inferred = SymbolicShapeInference.infer_shapes(proto, auto_merge=True, guess_output_rank=False)
+    inferred = SymbolicShapeInference.infer_shapes(proto, **settings)
     if inferred is None:
         raise SystemExit("the inference is incomplete")
     Path(target).write_bytes(inferred.SerializeToString())

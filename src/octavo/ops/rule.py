@@ -7,6 +7,7 @@ A form's ``operands`` list the inputs of the integer operator in order:
 ``sy zy``       scale and zero point of output 0
 ``b2``          input 2 as an int32 bias
 ``f2``          input 2 as it is (float bias, indices, a shape)
+``p2``          input 2 by the parameters of input 0; where it has no entry, the zero point of input 0
 ``…``           the group before it, once for every further input (Concat)
 ``rest``        every further input as it is
 ==============  ==========================================================================

@@ -152,7 +152,7 @@ _ROWS: Iterable[OpRule] = (
         "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Split",
         "GatherElements", "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
     )),
-    moves("Pad", "q0 f1 z0 f3", refuse=hooks.refuse_pad, note="integers are padded with the zero point"),
+    moves("Pad", "q0 f1 p2 f3", refuse=hooks.refuse_pad, note="integers are padded with the zero point"),
 )  # fmt: skip
 
 RULES: dict[tuple[str, str], OpRule] = {(rule.domain, rule.op_type): rule for rule in _ROWS}

@@ -27,7 +27,7 @@ from octavo.core.plan import (
     Shared,
     Skipped,
 )
-from octavo.core.recipe import DynamicScheme, Recipe, Style
+from octavo.core.recipe import DynamicScheme, Placement, Recipe, Style
 from octavo.core.scheme import Scheme
 from octavo.model import query
 from octavo.ops import (
@@ -55,6 +55,8 @@ from octavo.planning.candidates import (
     refusal,
     weight_of,
 )
+from octavo.planning.listed_integers import ListedIntegers
+from octavo.planning.listed_pairs import ListedPairs
 from octavo.planning.select import ORIGINAL, Selection
 from octavo.targets import Target
 
@@ -64,9 +66,12 @@ def build(model: ir.Model, recipe: Recipe, target: Target, avoid: Avoid | None =
     accepts(recipe, target)
     nodes = list(query.nodes(model))
     around = (avoid or Avoid()).and_also(Avoid(tensors=overrides.kept_float(recipe, model)))
+    selection = Selection(nodes, recipe, model.meta.get(ORIGINAL, {}))
+    if recipe.placement is Placement.LISTED:
+        kind = ListedPairs if recipe.style is Style.QDQ else ListedIntegers
+        return kind(model, nodes, Question(recipe, target, selection, around)).plan()
     if recipe.is_static:
         around = around.and_also(hazards.structural(nodes))
-    selection = Selection(nodes, recipe, model.meta.get(ORIGINAL, {}))
     question = Question(recipe, target, selection, around)
     return _Builder(model, nodes, question).plan()
 
@@ -328,6 +333,7 @@ class _Builder:
             or clamp.inputs[0] is not value
             or clamp.name in self.reasons
             or not self.recipe.absorb_activations
+            or self.recipe.style is Style.INTEGER  # its results are float, and nothing cuts them off
             or not isinstance(scheme, Scheme)
         ):
             return value

@@ -121,6 +121,12 @@ def _starts_at_zero(scheme: Scheme, high: float) -> bool:
     return scheme.min_range is None or scheme.min_range <= high
 
 
+def holds_interval(scheme: Scheme, low: float, high: float) -> bool:
+    """Whether the integers of a range measured inside an interval around zero hold nothing outside it."""
+    plain = not (scheme.symmetric or scheme.restricted or scheme.reduce_range or scheme.qtype.is_float)
+    return plain and scheme.qtype.bits >= 8 and (scheme.min_range or 0.0) <= high - low
+
+
 def numeric(
     model: ir.Model,
     plan: Plan,

@@ -86,8 +86,8 @@ def _constant(
     _type(key, scheme.qtype, target.weight_types, "weight", target)
     form = rule.forms.get(recipe.style)
     if isinstance(role, Weight) and rule.kind is not Kind.RECURRENT:
-        _axis(key, scheme, role, node)
-        _blocks(key, scheme, recipe)
+        channels(key, scheme, role, node)
+        blocks(key, scheme, recipe)
     if form is not None:
         _fits(key, scheme, zero_point, form, recipe)
 
@@ -99,7 +99,8 @@ def _role(rule: OpRule | None, node: ir.Node | None, tensor: str) -> object:
     return rule.role(index) if index is not None else None
 
 
-def _axis(key: Key, scheme: Scheme, role: Weight, node: ir.Node) -> None:
+def channels(key: Key, scheme: Scheme, role: Weight, node: ir.Node) -> None:
+    """Raise where scales lie along another axis than the operator's channels."""
     axis = axis_of(role.axis, node)
     if isinstance(scheme.granularity, PerChannel) and scheme.granularity.axis != axis:
         right = "tensor" if axis is None else f"channel:{axis}"
@@ -110,7 +111,8 @@ def _axis(key: Key, scheme: Scheme, role: Weight, node: ir.Node) -> None:
         )
 
 
-def _blocks(key: Key, scheme: Scheme, recipe: Recipe) -> None:
+def blocks(key: Key, scheme: Scheme, recipe: Recipe) -> None:
+    """Raise where weights in blocks have no kernel beside these activations."""
     if not isinstance(scheme.granularity, PerBlock):
         return
     activations = recipe.activations

@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from octavo.core.plan import Bounded, Constant, Derived, Dynamic, Entry, Fixed, Key, Measured, Shared
-from octavo.core.recipe import Override, Recipe
+from octavo.core.recipe import Override, Placement, Recipe
 from octavo.core.scheme import Scheme
 from octavo.errors import RecipeError, closest
 from octavo.model import query
@@ -41,12 +41,18 @@ def preview(entry: Entry, tensor: str, recipe: Recipe) -> Entry:
 
 
 def apply(entries: dict[Key, Entry], recipe: Recipe, model: ir.Model) -> dict[Key, Entry]:
-    """The entries with all overrides applied, in their order; one that fits no tensor is an error."""
+    """The entries with all overrides applied, in their order; one that fits no tensor is an error.
+
+    With the placement ``listed`` one for a tensor that is not quantized, or follows others, says nothing.
+    """
+    listed = recipe.placement is Placement.LISTED
     for override in recipe.overrides:
         if override.keep_float:
             continue  # the planner went around these
         hits = [k for k in entries if _fits(k.tensor, override)]
         if not hits:
+            if listed and override.tensor in _names(model):
+                continue
             if any(_fits(name, override) for name in _names(model)):
                 raise RecipeError(
                     f"Override of {override.tensor!r}: the tensor exists but is not quantized here;"
@@ -54,7 +60,10 @@ def apply(entries: dict[Key, Entry], recipe: Recipe, model: ir.Model) -> dict[Ke
                 )
             raise _unknown(override, {k.tensor for k in entries})
         if override.readers is None:
-            entries = {k: _changed(e, override) if k in hits else e for k, e in entries.items()}
+            if listed:
+                hits = [k for k in hits if not isinstance(entries[k], Derived | Shared | Dynamic)]
+            found = set(hits)
+            entries = {k: _changed(e, override) if k in found else e for k, e in entries.items()}
         else:
             entries = _converted(entries, override, hits, model)
     return entries
@@ -90,17 +99,19 @@ def _converted(
             )
         for tensor in dict.fromkeys(k.tensor for k in hits if k.tensor in reads[reader]):
             edge = entries.get(Key(tensor, reader), entries.get(Key(tensor)))
+            while isinstance(edge, Shared):
+                edge = entries.get(edge.key)
             if edge is not None:
                 made[Key(tensor, reader)] = _changed(edge, override)
         if not any(key.reader == reader for key in made):
             raise RecipeError(f"Override of {override.tensor!r}: {reader!r} does not read it quantized.")
-    return {key: _follows(entry, made) for key, entry in {**entries, **made}.items()}
+    return {key: _follows(key, entry, made) for key, entry in {**entries, **made}.items()}
 
 
-def _follows(entry: Entry, made: dict[Key, Entry]) -> Entry:
+def _follows(key: Key, entry: Entry, made: dict[Key, Entry]) -> Entry:
     """A bias derived from a tensor whose view its product has changed is derived from that view."""
     if isinstance(entry, Derived):
-        view = Key(entry.x[0], entry.w[1])
+        view = Key(entry.x[0], entry.w[1] if entry.w[1] is not None else key.reader)
         if view in made:
             return replace(entry, x=(view.tensor, view.reader))
     return entry
@@ -118,11 +129,11 @@ def _changed(entry: Entry, override: Override) -> Entry:
                 f"Override of {override.tensor!r}: it has the parameters of {entry.tensor!r}; override that"
                 " tensor."
             )
-        case Constant(scheme, algorithm, _):
+        case Constant(scheme, algorithm):
             scheme = _scheme(scheme, override)
             if override.scale is not None and override.zero_point is not None:
                 return Fixed(scheme, override.scale, override.zero_point)
-            return Constant(scheme, algorithm, override.range)
+            return Constant(scheme, algorithm, override.range, override.channel_ranges)
         case Measured(scheme) | Bounded(scheme) | Fixed(scheme):
             scheme = _scheme(scheme, override)
             if override.scale is not None and override.zero_point is not None:
@@ -131,7 +142,7 @@ def _changed(entry: Entry, override: Override) -> Entry:
                 return Bounded(scheme, *override.range)
             if isinstance(entry, Bounded):
                 return replace(entry, scheme=scheme)
-            return Measured(scheme)
+            return replace(entry, scheme=scheme) if isinstance(entry, Measured) else Measured(scheme)
 
 
 def _scheme(scheme: Scheme, override: Override) -> Scheme:

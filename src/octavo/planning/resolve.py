@@ -1,6 +1,6 @@
 """Plan × ranges × weights → scale and zero point for every key.
 
-An int32 bias must fit: where ``|bias| > 2**31 · x_scale · w_scale`` the weight's scale is raised until it
+An int32 bias must fit: where ``|bias| > 2**30 · x_scale · w_scale`` the weight's scale is raised until it
 does, which costs a channel whose weights are tiny beside its bias nothing that would show.
 """
 
@@ -29,15 +29,16 @@ def resolve(model: ir.Model, plan: Plan, ranges: Mapping[str, Range]) -> Params:
     """Parameters for every entry of the plan but the dynamic ones."""
     values = _values(model)
     clamps = _clamps(model, plan)
-    params: Params = {}
+    params = _measured(plan, ranges)
     for key, entry in plan.entries.items():
         if not isinstance(entry, Shared | Derived | Dynamic):
-            params[key] = _own(key, entry, values, ranges)
+            if key not in params:
+                params[key] = _own(key, entry, values, ranges)
             if key.reader is None and key.tensor in clamps:
                 params[key] = _clamping(key, params[key])
     _make_room_for_biases(plan, params, values)
     for key, entry in plan.entries.items():
-        if isinstance(entry, Derived):
+        if isinstance(entry, Derived) and not _runs(plan, entry):
             found = affine.bias_params(params[plan.root(Key(*entry.x))], params[Key(*entry.w)])
             params[key] = _on_last_axis(found, values[key.tensor])
     for key, entry in plan.entries.items():
@@ -45,6 +46,36 @@ def resolve(model: ir.Model, plan: Plan, ranges: Mapping[str, Range]) -> Params:
             root = plan.root(key)
             params[key] = _of(params, root, key)
     return params
+
+
+def _runs(plan: Plan, entry: Derived) -> bool:
+    """Whether a bias has its scale while the model runs only."""
+    return isinstance(plan.entries.get(plan.root(Key(*entry.x))), Dynamic)
+
+
+def _measured(plan: Plan, ranges: Mapping[str, Range]) -> Params:
+    """Parameters of the integer tensors that were measured, of all with one scheme at once."""
+    alike: dict[Scheme, dict[Key, Range]] = {}
+    for key, entry in plan.entries.items():
+        if isinstance(entry, Measured) and not entry.scheme.qtype.is_float:
+            alike.setdefault(entry.scheme, {})[key] = _range(key, entry, ranges)
+    found: Params = {}
+    for scheme, tensors in alike.items():
+        low = [limits.low for limits in tensors.values()]
+        high = [limits.high for limits in tensors.values()]
+        found.update(zip(tensors, affine.from_ranges(low, high, scheme), strict=True))
+    return found
+
+
+def _range(key: Key, entry: Measured, ranges: Mapping[str, Range]) -> Range:
+    source = entry.of if entry.of is not None else key.tensor
+    found = ranges.get(source)
+    if found is None:
+        raise DataError(
+            f"Tensor {source!r} was never seen in calibration; give data that reaches it, or"
+            " exclude the node that reads it."
+        )
+    return found
 
 
 def _of(params: Params, source: Key, key: Key) -> QParams:
@@ -97,21 +128,16 @@ def _values(model: ir.Model) -> dict[str, ir.Value]:
 def _own(key: Key, entry: Entry, values: Mapping[str, ir.Value], ranges: Mapping[str, Range]) -> QParams:
     match entry:
         case Measured(scheme):
-            found = ranges.get(key.tensor)
-            if found is None:
-                raise DataError(
-                    f"Tensor {key.tensor!r} was never seen in calibration; give data that reaches it, or"
-                    " exclude the node that reads it."
-                )
-            if scheme.qtype.is_float:
-                std = found.std if found.std is not None else max(-found.low, found.high) / 3.0
-                return affine.from_std(std, scheme)
-            return affine.from_range(found.low, found.high, scheme)
+            found = _range(key, entry, ranges)
+            std = found.std if found.std is not None else max(-found.low, found.high) / 3.0
+            return affine.from_std(std, scheme)
         case Bounded(scheme, low, high):
             return affine.from_range(low, high, scheme)
         case Fixed(scheme, scale, zero_point):
             return _fixed(key, scheme, scale, zero_point, values)
-        case Constant(scheme, _, bounds):
+        case Constant(scheme, _, bounds, by_channel):
+            if by_channel is not None:
+                return _by_channel(key, scheme, by_channel, values)
             return _constant(key, scheme, bounds, values)
         case _:
             raise TableError(f"The entry of {key} has no parameters of its own.")
@@ -136,6 +162,9 @@ def _fixed(
         raise RecipeError(f"{key}: the zero point does not fit {info} ({info.qmin}…{info.qmax}).")
     if isinstance(grain, PerTensor):
         scales, zeros = scales.reshape(()), zeros.reshape(())
+    elif isinstance(grain, PerBlock):
+        shape = parameter_shape(weight_array(values[key.tensor]).shape, grain)
+        scales, zeros = scales.reshape(shape), zeros.reshape(shape)
     return QParams(scales, zeros.astype(info.dtype), info, grain)
 
 
@@ -169,6 +198,17 @@ def _constant(
     return affine.from_range(low, high, scheme)
 
 
+def _by_channel(
+    key: Key, scheme: Scheme, ranges: tuple[tuple[float, float], ...], values: Mapping[str, ir.Value]
+) -> QParams:
+    """Parameters from a range given for each channel, or one for all."""
+    (count,) = parameter_shape(weight_array(values[key.tensor]).shape, scheme.granularity) or (1,)
+    if len(ranges) not in (1, count):
+        raise RecipeError(f"{key}: {len(ranges)} ranges were given for {count} channels; give one for each.")
+    low, high = np.broadcast_to(np.asarray(ranges, np.float64), (count, 2)).T
+    return affine.from_range(low, high, scheme)
+
+
 def _std(content: npt.NDArray[np.generic], grain: Granularity) -> npt.NDArray[np.float64]:
     wide = content.astype(np.float64)
     match grain:
@@ -184,6 +224,8 @@ def _std(content: npt.NDArray[np.generic], grain: Granularity) -> npt.NDArray[np
 def _make_room_for_biases(plan: Plan, params: Params, values: Mapping[str, ir.Value]) -> None:
     for key, entry in plan.entries.items():
         if not isinstance(entry, Derived):
+            continue
+        if not entry.make_room or _runs(plan, entry):
             continue
         x, w_key = _of(params, plan.root(Key(*entry.x)), key), Key(*entry.w)
         w = _of(params, w_key, key)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from octavo.core.recipe import Pattern, Recipe
+from octavo.core.recipe import Pattern, Placement, Recipe
 from octavo.errors import RecipeError, closest
 from octavo.model.query import subgraphs
 from octavo.ops import RULES
@@ -34,7 +34,7 @@ class Selection:
         self._op_of = {name: node.op_type for name, node in self._by_name.items()}
         self._original = original or {}
         self._op_types = frozenset(recipe.op_types) if recipe.op_types is not None else None
-        if self._op_types is not None:
+        if self._op_types is not None and recipe.placement is not Placement.LISTED:
             self._check_op_types(self._op_types)
         self._included = self._all(recipe.include) if recipe.include else None
         self._excluded = {n: p for p in recipe.exclude for n in self.matches(p, folded=True)}

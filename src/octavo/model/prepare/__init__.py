@@ -43,6 +43,7 @@ class PrepareOptions:
     fold_constants: bool = True
     fuse: bool = True
     opset: int | None = None
+    remove_no_ops: bool = True
 
 
 class _Log:
@@ -71,7 +72,8 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     if wanted.runtime_optimization:
         _optimize(model, log)
     _infer(model, wanted, log)
-    log.put("no-ops", constants.remove_no_ops(model), "{n} nodes without effect removed")
+    if wanted.remove_no_ops:
+        log.put("no-ops", constants.remove_no_ops(model), "{n} nodes without effect removed")
     if wanted.fold_constants:
         count, notes = constants.fold(model)
         if log.put("constants", count, "{n} constant nodes computed", notes):

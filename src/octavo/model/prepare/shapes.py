@@ -8,11 +8,12 @@ without.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -35,8 +36,11 @@ def infer(model: ir.Model) -> tuple[int, list[str]]:
     return _merge(model, inferred), []
 
 
-def infer_symbolically(model: ir.Model) -> tuple[int, list[str]]:
-    """Run ONNX Runtime's symbolic shape inference in a process of its own; returns as :func:`infer` does."""
+def infer_symbolically(model: ir.Model, settings: Mapping[str, int] | None = None) -> tuple[int, list[str]]:
+    """Run ONNX Runtime's symbolic shape inference in a process of its own; returns as :func:`infer` does.
+
+    ``settings`` are its own: ``auto_merge``, ``int_max``, ``guess_output_rank``, ``verbose``.
+    """
     if not sympy_is_installed():
         return 0, ["Symbolic shape inference needs sympy; install octavo[shapes]."]
     with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
@@ -46,7 +50,7 @@ def infer_symbolically(model: ir.Model) -> tuple[int, list[str]]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
             subprocess.run(
-                [sys.executable, "-c", command, str(source), str(target)],
+                [sys.executable, "-c", command, str(source), str(target), json.dumps(dict(settings or {}))],
                 cwd=folder,  # it saves its state in the working folder when it fails
                 env=environment,
                 check=True,
@@ -144,3 +148,17 @@ def _better(old: int | ir.SymbolicDim, new: int | ir.SymbolicDim) -> int | ir.Sy
     if isinstance(old, int) or isinstance(new, int) or old.value is not None:
         return old if isinstance(old, int) or not isinstance(new, int) else new
     return new if new.value is not None else old
+
+
+def assume_type(model: ir.Model, element_type: int) -> int:
+    """Give the tensors whose type inference has not found this one; returns how many there were."""
+    kind = ir.DataType(element_type)
+    unknown = [
+        value
+        for node in query.nodes(model)
+        for value in node.outputs
+        if value.name and value.type is None and value.dtype is None
+    ]
+    for value in unknown:
+        value.type = ir.TensorType(kind)
+    return len(unknown)
