@@ -1,0 +1,18 @@
+"""Algorithms on weights: arrays in, arrays out; one file each.
+
+::
+
+    rtn      round to nearest, also as ONNX Runtime's own quantizer does it
+    hqq      zero points moved so that few weights carry the error
+    kquant   scale and zero point by weighted least squares
+    gptq     errors made up for by the columns that follow; needs the layer's inputs
+    bnb4     FP4 and NF4
+"""
+
+from octavo.algorithms.blocks import Algorithm, Blocks, BlockScheme
+from octavo.algorithms.gptq import Gptq
+from octavo.algorithms.hqq import Hqq
+from octavo.algorithms.kquant import KQuant
+from octavo.algorithms.rtn import Default, Given, Rtn
+
+__all__ = ["Algorithm", "BlockScheme", "Blocks", "Default", "Given", "Gptq", "Hqq", "KQuant", "Rtn"]
