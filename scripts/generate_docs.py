@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+import migration
+
 from octavo.ops.table import RULES
 from octavo.reporting.tables import ops_markdown
 from octavo.targets import TARGETS
@@ -15,7 +17,10 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 def pages() -> dict[Path, str]:
     """Each generated page and its content."""
-    return {DOCS / "ops.md": ops_markdown(RULES.values(), TARGETS.values())}
+    return {
+        DOCS / "ops.md": ops_markdown(RULES.values(), TARGETS.values()),
+        DOCS / "migrate.md": migration.page(),
+    }
 
 
 def stale() -> list[Path]:

@@ -1,0 +1,167 @@
+"""CPU time of the drop-in against ``onnxruntime.quantization``: the same call, the same options, zoo models.
+
+    python benchmarks/dropin.py
+    python benchmarks/dropin.py --models mobilenet_v2,yolov8n --formats qdq --json figures.json
+
+Static QDQ and QOperator (uint8 activations, int8 weights, MinMax, two samples) and dynamic quantization, from
+path to path. Every figure is CPU seconds of a process of its own, all threads, after the imports:
+the median of three runs for both. A row in which stock raises has no ratio. Each result is opened and run
+once, outside the clock. The zoo is looked for as :mod:`_zoo` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+from _measure import (
+    Figures,
+    Verdict,
+    cpu_seconds,
+    import_octavo,
+    import_whole,
+    leave_on_termination,
+    machine,
+    markdown,
+    median,
+    number,
+    open_session,
+    print_verdicts,
+    run_task,
+    stock_reader,
+    write_json,
+)
+from _zoo import calibration_feeds, zoo_module
+
+MODELS = (
+    "fashion_cnn", "magika", "mobilenet_v2", "efficientnet_lite0", "yolov8n", "ppocrv4_rec", "ppocrv4_det",
+    "silero_vad_ifless", "all_minilm_l6_v2",
+)  # fmt: skip
+FORMATS = ("qdq", "qoperator", "dynamic")
+RUNS = 3
+MANY, MIN_RATIO = 300, 3.0  # models of more nodes are at least so much faster
+
+
+def package(tool: str) -> Any:
+    """The package that a tool is, whole."""
+    if tool == "stock":
+        import_whole("onnxruntime.quantization")
+        import onnxruntime.quantization as found
+    else:
+        import_octavo()
+        import_whole("octavo.quantization")
+        import octavo.quantization as found
+    return found
+
+
+def task_quantize(payload: Figures) -> Figures:
+    """Quantize one model with one tool, in a process of its own."""
+    import onnx
+
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    source = Path(zoo_module(payload["zoo"], "evaluate").model_path(payload["model"]))
+    feeds = list(calibration_feeds(payload))
+    tool = package(payload["tool"])
+    reader = stock_reader(feeds)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "quantized.onnx"
+        started = cpu_seconds()
+        if payload["format"] == "dynamic":
+            tool.quantize_dynamic(source, output)
+        else:
+            formats = {"qdq": tool.QuantFormat.QDQ, "qoperator": tool.QuantFormat.QOperator}
+            tool.quantize_static(
+                source,
+                output,
+                reader,
+                quant_format=formats[payload["format"]],
+                activation_type=tool.QuantType.QUInt8,
+            )
+        taken = cpu_seconds() - started
+        open_session(output).run(None, feeds[0])
+        nodes = len(onnx.load(str(output), load_external_data=False).graph.node)
+    return {"cpu_s": taken, "nodes_out": nodes}
+
+
+def float_nodes(zoo: str, model: str) -> int:
+    import onnx
+
+    path = zoo_module(zoo, "evaluate").model_path(model)
+    return len(onnx.load(str(path), load_external_data=False).graph.node)
+
+
+def measure(zoo: str, model: str, style: str) -> Figures:
+    """Both tools on one model in one format."""
+    row: Figures = {"model": model, "format": style, "nodes": float_nodes(zoo, model)}
+    for tool in ("octavo", "stock"):
+        payload = {"zoo": zoo, "model": model, "format": style, "tool": tool, "feeds": 2}
+        runs = [run_task(task_quantize, payload) for _ in range(RUNS)]
+        failed = next((run.error for run in runs if run.error is not None), None)
+        if failed is not None:
+            row[f"{tool}_error"] = failed
+            continue
+        row[f"{tool}_cpu_s"] = median([run.figures["cpu_s"] for run in runs])
+        row[f"{tool}_nodes_out"] = runs[0].figures["nodes_out"]
+    if "octavo_cpu_s" in row and "stock_cpu_s" in row:
+        row["ratio"] = row["stock_cpu_s"] / row["octavo_cpu_s"]
+    return row
+
+
+def verdicts(rows: list[Figures]) -> list[Verdict]:
+    """Whether the two promises hold over all rows that both tools can do."""
+    known = [row for row in rows if "ratio" in row]
+    large = [row for row in known if row["nodes"] > MANY]
+    slow = [f"{r['model']} {r['format']} {r['ratio']:.1f}" for r in large if r["ratio"] < MIN_RATIO]
+    slower = [f"{r['model']} {r['format']} {r['ratio']:.2f}" for r in known if r["ratio"] < 1.0]
+    return [
+        Verdict(f"at least {MIN_RATIO:g} × faster above {MANY} nodes", not slow, ", ".join(slow) or "all"),
+        Verdict("never slower", not slower, ", ".join(slower) or "all"),
+    ]
+
+
+def main() -> int:
+    leave_on_termination()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--zoo", default="../shared/zoo")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    zoo = str(Path(given.zoo).resolve())
+    rows = []
+    for model in given.models.split(","):
+        for style in given.formats.split(","):
+            rows.append(measure(zoo, model, style))
+            print(f"{model} {style}", file=sys.stderr)
+    table = [
+        [
+            row["model"],
+            row["format"],
+            str(row["nodes"]),
+            number(row.get("octavo_cpu_s"), ".2f"),
+            number(row.get("stock_cpu_s"), ".2f") if "stock_cpu_s" in row else "raises",
+            number(row.get("ratio"), ".1f"),
+        ]
+        for row in rows
+    ]
+    print(
+        markdown(
+            ["model", "format", "nodes", "octavo s", "stock s", "ratio"], table, words=("model", "format")
+        )
+    )
+    found = verdicts(rows)
+    print_verdicts(found)
+    write_json(given.json, {"machine": machine(), "rows": rows})
+    return 0 if all(verdict.holds for verdict in found) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,143 @@
+"""``python -m octavo.quantization.calibrate``: a model and samples go in, tables of ranges come out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo import calibration
+from octavo.calibration import tables
+from octavo.calibration.methods import need_of
+from octavo.calibration.readers.images import images, pictures
+from octavo.core import affine
+from octavo.core.qtypes import UINT8
+from octavo.core.scheme import Entropy, Method, MinMax, Percentile, Scheme
+from octavo.core.stats import Range
+from octavo.errors import DataError, TableError
+from octavo.model import files, io
+from octavo.model.normalize import normalize
+from octavo.model.prepare import shapes
+from octavo.quantization import _select
+from octavo.quantization._command import run
+
+PARAMETERS = "quantization_params.json"
+
+_MODES: dict[str, Method] = {
+    "naive": MinMax(average=True),
+    "minmax": MinMax(),
+    "entropy": Entropy(),
+    "percentile": Percentile(),
+}
+_OPS = ("Conv", "MatMul")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="python -m octavo.quantization.calibrate",
+        description=(
+            "Calibrate a model on a folder of images or a file of tensors. Writes the ranges as"
+            " calibration.json, .flatbuffers and .cache, and zero points and scales, which quantize takes as"
+            f" input_quantization_params and output_quantization_params, as {PARAMETERS}."
+        ),
+    )
+    add = made.add_argument
+    add("--model_path", required=True, metavar="MODEL", help="the float model")
+    add(
+        "--dataset_path",
+        required=True,
+        metavar="PATH",
+        help="a folder of images, or a TensorProto file (.pb)",
+    )
+    add("--output_path", default=".", metavar="FOLDER", help="where the tables go (the working folder)")
+    add("--dataset_size", type=int, default=0, metavar="N", help="use at most this many samples; 0 means all")
+    add(
+        "--data_preprocess",
+        metavar="NAME",
+        help="how an image becomes an input: preprocess_method1, preprocess_method2, imagenet, …",
+    )
+    add(
+        "--calib_mode",
+        choices=list(_MODES),
+        default="naive",
+        help="naive: minimum and maximum, averaged over the samples; or another method",
+    )
+    add(
+        "--op_types",
+        nargs="+",
+        default=list(_OPS),
+        metavar="OP",
+        help="whose inputs and outputs are measured",
+    )
+    return made
+
+
+def _data(path: Path, preprocess: str | None) -> Any:
+    """The samples: images where there are some, else whatever the path holds."""
+    chosen = None if preprocess in (None, "None", "none", "") else preprocess
+    if not path.exists():
+        raise DataError(f"There is no calibration data at {path}; give an existing file or folder.")
+    if chosen is not None or (path.is_dir() and pictures(path)):
+        return images(path, chosen)
+    return str(path)
+
+
+def measured(
+    model_path: str | Path, data: Any, method: Method, limit: int | None, ops: Sequence[str]
+) -> dict[str, Range]:
+    """The ranges of the float tensors at some operators, by a method."""
+    model = io.load(Path(model_path))
+    shapes.infer(model)
+    normalize(model)
+    names = list(_select.float_tensors(model, ops))
+    if not names:
+        raise DataError(f"{model_path} has no {' or '.join(ops)} to calibrate; name others with --op_types.")
+    stats = calibration.collect(model, dict.fromkeys(names, need_of(method)), data, limit=limit)
+    return calibration.ranges(stats, dict.fromkeys(names, Scheme(UINT8, method=method)))
+
+
+def parameters(ranges: Mapping[str, Range]) -> dict[str, list[Any]]:
+    """``{tensor: [zero point, scale]}`` of uint8."""
+    found = {name: affine.from_range(r.low, r.high, Scheme(UINT8)) for name, r in ranges.items()}
+    return {name: [np.uint8(p.zero_point), np.float32(p.scale)] for name, p in found.items()}
+
+
+def save_parameters(found: Mapping[str, Sequence[Any]], path: str | Path) -> None:
+    """Write zero points and scales as JSON."""
+    plain = {name: [int(zero), float(scale)] for name, (zero, scale) in found.items()}
+    with files.replacing([Path(path).absolute()]) as (handle,):
+        handle.write((json.dumps(plain, indent=1) + "\n").encode())
+
+
+def load_quantization_params(path: str | Path) -> dict[str, list[Any]]:
+    """The zero points and scales of a file, as ``quantize`` takes them."""
+    try:
+        content = json.loads(Path(path).read_text())
+        return {name: [np.uint8(zero), np.float32(scale)] for name, (zero, scale) in content.items()}
+    except OSError as error:
+        raise TableError(f"{path} can't be read: {error.strerror}.") from error
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise TableError(f'{path} is no file of {{"tensor": [zero point, scale]}}: {error}.') from error
+
+
+def _work(options: argparse.Namespace) -> None:
+    folder = Path(options.output_path)
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {folder} for the tables; make it first.")
+    data = _data(Path(options.dataset_path), options.data_preprocess)
+    limit = options.dataset_size or None
+    found = measured(options.model_path, data, _MODES[options.calib_mode], limit, options.op_types)
+    written = tables.save_all(found, folder)
+    save_parameters(parameters(found), folder / PARAMETERS)
+    names = ", ".join(path.name for path in written)
+    print(f"{len(found)} tensors: {names}, {PARAMETERS} in {folder}")  # noqa: T201
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Calibrate; returns the exit code."""
+    return run(parser(), _work, arguments)

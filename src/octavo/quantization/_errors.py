@@ -1,0 +1,40 @@
+"""Errors that are both Octavo's and of the kind that callers of the stock functions catch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from octavo.errors import DataError, ModelError, RecipeError
+from octavo.planning.listed import BlocksError
+
+
+class OptionError(RecipeError, ValueError):
+    """An argument, an option or an override that makes no sense."""
+
+
+class UnsupportedError(RecipeError, NotImplementedError):
+    """A request that nothing carries out."""
+
+
+class InferenceError(ModelError, RuntimeError):
+    """A tensor whose type is not known."""
+
+
+class RangeError(DataError, ValueError):
+    """A tensor without a usable range."""
+
+
+@contextmanager
+def as_stock() -> Iterator[None]:
+    """Let errors of the core pass as the kinds that callers of the stock functions know."""
+    try:
+        yield
+    except (OptionError, UnsupportedError, InferenceError, RangeError):
+        raise
+    except BlocksError as error:
+        raise UnsupportedError(str(error)) from error
+    except RecipeError as error:
+        raise OptionError(str(error)) from error
+    except DataError as error:
+        raise RangeError(str(error)) from error

@@ -1,0 +1,211 @@
+"""What a calibrator hands over: a range (and more) for each tensor, and the JSON cache of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.calibration.tables import stock_cache
+from octavo.core.stats import Range
+from octavo.errors import TableError
+from octavo.quantization._types import CalibrationMethod
+
+_FLOATS = ("avg", "std", "lowest", "highest", "hist_edges")
+_ALLOWED = (*_FLOATS, "hist", "bins")
+
+
+class TensorData:
+    """What is known of one tensor, as attributes.
+
+    They are ``lowest``, ``highest``, ``avg``, ``std``, ``hist``, ``hist_edges``, ``bins``, as far as given.
+    Plain numbers are taken as float32.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._attrs = list(kwargs)
+        for key, value in kwargs.items():
+            if key not in _ALLOWED:
+                raise ValueError(f"{key!r} is no field of TensorData; the fields are {', '.join(_ALLOWED)}.")
+            setattr(self, key, _as_float(key, value) if key in _FLOATS else value)
+
+    @property
+    def range_value(self) -> tuple[Any, Any]:
+        """The lowest and the highest value."""
+        return self._pair("lowest", "highest")
+
+    @property
+    def avg_std(self) -> tuple[Any, Any]:
+        """Mean and standard deviation."""
+        return self._pair("avg", "std")
+
+    def _pair(self, first: str, second: str) -> tuple[Any, Any]:
+        if first not in self._attrs or second not in self._attrs:
+            raise AttributeError(
+                f"This TensorData holds {', '.join(self._attrs) or 'nothing'}, and {first} and {second} were"
+                " asked for; calibrate with a method that finds them."
+            )
+        return getattr(self, first), getattr(self, second)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that are there, and the name of the class."""
+        return {**{key: getattr(self, key) for key in self._attrs}, "CLS": "TensorData"}
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> TensorData:
+        """What :meth:`to_dict` gave."""
+        return cls(**{key: value for key, value in d.items() if key != "CLS"})
+
+    def __repr__(self) -> str:
+        return f"TensorData({', '.join(f'{key}={getattr(self, key)!r}' for key in self._attrs)})"
+
+
+def _as_float(key: str, value: Any) -> Any:
+    """A float32 or float16 number or array, as ranges are kept."""
+    if getattr(value, "dtype", None) in (np.dtype(np.float16), np.dtype(np.float32)):
+        return value
+    try:
+        return np.asarray(value, np.float32)[()]
+    except (TypeError, ValueError):
+        raise ValueError(f"{key} of a TensorData is a number or an array, not {value!r}.") from None
+
+
+class TensorsData:
+    """A :class:`TensorData` for each tensor; ``(low, high)`` or ``(low, high, hist, bins)`` will do."""
+
+    def __init__(
+        self, calibration_method: CalibrationMethod, data: Mapping[str, TensorData | tuple[Any, ...]]
+    ) -> None:
+        self.calibration_method = calibration_method
+        self.data: dict[str, TensorData] = {}
+        for name, value in data.items():
+            if not isinstance(name, str):
+                raise TypeError(f"Tensors are known by names, not by {type(name).__name__}.")
+            self.data[name] = _entry(name, value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, key: str) -> TensorData:
+        return self.data[key]
+
+    def __setitem__(self, key: str, value: TensorData | tuple[Any, ...]) -> None:
+        if key not in self.data:
+            raise RuntimeError(
+                f"The tensor {key!r} is not among those calibrated; only these can be changed."
+            )
+        self.data[key] = _entry(key, value)
+
+    def keys(self) -> KeysView[str]:
+        """The tensors' names."""
+        return self.data.keys()
+
+    def values(self) -> ValuesView[TensorData]:
+        """What is known of them."""
+        return self.data.values()
+
+    def items(self) -> ItemsView[str, TensorData]:
+        """Names and what is known."""
+        return self.data.items()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cache's own form."""
+        return {"CLS": "TensorsData", "data": self.data, "calibration_method": self.calibration_method}
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> TensorsData:
+        """What :meth:`to_dict` gave, or the same as plain dictionaries."""
+        entries = {
+            name: TensorData.from_dict(entry) if isinstance(entry, dict) else entry
+            for name, entry in d["data"].items()
+        }
+        return cls(_method(d["calibration_method"]), entries)
+
+    def ranges(self) -> dict[str, Range]:
+        """The ranges as Octavo's core takes them."""
+        return {name: as_range(entry) for name, entry in self.data.items()}
+
+
+def as_range(data: TensorData) -> Range:
+    """Lowest, highest and, where known, the standard deviation; over all channels."""
+    low, high = data.range_value
+    std = float(np.max(data.std)) if "std" in data._attrs else None  # type: ignore[attr-defined]
+    return Range(float(np.min(low)), float(np.max(high)), std)
+
+
+def _entry(name: str, value: TensorData | tuple[Any, ...]) -> TensorData:
+    if isinstance(value, TensorData):
+        return value
+    if isinstance(value, tuple | list) and len(value) in (2, 4):
+        return TensorData(**dict(zip(("lowest", "highest", "hist", "bins"), value, strict=False)))
+    raise TypeError(
+        f"{name!r} has {value!r} for a range; give a TensorData, (lowest, highest), or"
+        " (lowest, highest, hist, bins)."
+    )
+
+
+def _method(value: Any) -> CalibrationMethod:
+    if isinstance(value, CalibrationMethod):
+        return value
+    text = str(value["value"] if isinstance(value, Mapping) else value)
+    try:
+        return CalibrationMethod[text.removeprefix("CalibrationMethod.")]
+    except KeyError:
+        raise ValueError(f"{text!r} is no CalibrationMethod.") from None
+
+
+class CalibrationCacheEncoder(json.JSONEncoder):
+    """JSON of the calibration cache: arrays carry their type, numpy numbers are plain numbers."""
+
+    def default(self, obj: Any) -> Any:
+        """What the cache holds instead of an object."""
+        if isinstance(obj, TensorData | TensorsData):
+            return obj.to_dict()
+        if isinstance(obj, CalibrationMethod):
+            return {"CLS": "CalibrationMethod", "value": str(obj)}
+        plain: npt.NDArray[Any] | np.generic
+        if isinstance(obj, np.ndarray | np.generic):
+            plain = obj
+            return stock_cache.plain(plain)
+        return super().default(obj)
+
+
+def save_tensors_data(tensors_data: TensorsData, path: str | Path, *, smooth_quant: bool = False) -> None:
+    """Write a calibration cache; the file appears as a whole or not at all."""
+    stock_cache.save(as_cache(tensors_data, smooth_quant), path)
+
+
+def load_tensors_data(path: str | Path) -> TensorsData:
+    """Read a calibration cache; ``smooth_quant`` of the result says for which model it was made."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(
+            f"There is no calibration cache at {path}; calibrate with a data reader first."
+        )
+    try:
+        cache = stock_cache.load(path)
+    except TableError as error:
+        raise ValueError(str(error)) from error
+    found = TensorsData(
+        _method(cache.method), {name: TensorData(**entry) for name, entry in cache.data.items()}
+    )
+    found.smooth_quant = cache.smooth_quant  # type: ignore[attr-defined]
+    return found
+
+
+def as_cache(tensors_data: TensorsData, smooth_quant: bool | None) -> stock_cache.Cache:
+    """The form that the file format is defined on."""
+    entries = {
+        name: {key: value for key, value in entry.to_dict().items() if key != "CLS"}
+        for name, entry in tensors_data.items()
+    }
+    return stock_cache.Cache(tensors_data.calibration_method.name, entries, smooth_quant)

@@ -1,0 +1,110 @@
+"""Weights of matrix products as FP4 or NF4; also a command line.
+
+``python -m octavo.quantization.matmul_bnb4_quantizer --input_model m.onnx --output_model q.onnx``
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto
+
+from octavo.algorithms import bnb4
+from octavo.errors import OctavoError, OutputError
+from octavo.quantization._streamed import StreamedModel, opened, source_of, tell
+from octavo.weight_only import Selection, quantize_bnb4
+
+_LOG = logging.getLogger("octavo.quantization")
+
+
+class MatMulBnb4Quantizer:
+    """Quantizes the weights of MatMul nodes; the result is in ``model`` after ``process()``."""
+
+    FP4 = bnb4.FP4
+    NF4 = bnb4.NF4
+
+    def __init__(
+        self,
+        model: ModelProto | str,
+        quant_type: int,
+        block_size: int,
+        nodes_to_exclude: Sequence[str] | None = None,
+    ) -> None:
+        bnb4.check(quant_type, block_size)
+        self.model = opened(model)
+        self.model_path = str(model) if isinstance(model, str | os.PathLike) else None
+        self.quant_type = quant_type
+        self.block_size = block_size
+        self.nodes_to_exclude = set(nodes_to_exclude or ())
+
+    def bnb4_block_quant(self, fpweight: npt.ArrayLike) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+        """Packed codes and the largest magnitude of each block of a weight [K, N]."""
+        found = bnb4.quantize(np.asarray(fpweight).T, self.quant_type, self.block_size)
+        return found.packed, found.absmax
+
+    def process(self) -> None:
+        """Quantize; the result is in ``model``."""
+        selection = Selection(exclude=frozenset(self.nodes_to_exclude))
+        outcome = quantize_bnb4(source_of(self.model), self.quant_type, self.block_size, selection)
+        tell(outcome.skipped)
+        self.model = StreamedModel(outcome.model)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="python -m octavo.quantization.matmul_bnb4_quantizer",
+        description="Quantize the weights of MatMul nodes to the 4-bit types of bitsandbytes.",
+    )
+    add = made.add_argument
+    add("--input_model", required=True, help="the float model")
+    add("--output_model", required=True, help="where to write the result; must not exist")
+    add(
+        "--quant_type",
+        type=int,
+        default=bnb4.NF4,
+        choices=(bnb4.FP4, bnb4.NF4),
+        help="0 FP4, 1 NF4 (default)",
+    )
+    add("--block_size", type=int, default=64, help="weights to a scale (default: 64)")
+    add("-v", "--verbose", action="store_true", help="say what stays float, and why")
+    add("--nodes_to_exclude", nargs="+", default=[], metavar="NODE", help="nodes that stay float")
+    return made
+
+
+def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    return parser().parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    args = parse_args(arguments)
+    if args.verbose:
+        _LOG.addHandler(logging.StreamHandler())
+        _LOG.setLevel(logging.INFO)
+    try:
+        target = Path(args.output_model)
+        if target.exists():
+            raise OutputError(f"{target} exists already; choose another output path, or remove it.")
+        quantizer = MatMulBnb4Quantizer(
+            args.input_model, args.quant_type, args.block_size, args.nodes_to_exclude
+        )
+        quantizer.process()
+        quantizer.model.save_model_to_file(target, use_external_data_format=True)
+    except (OctavoError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

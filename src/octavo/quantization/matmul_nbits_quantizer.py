@@ -1,0 +1,233 @@
+"""Weights of matrix products and lookups in 2, 4 or 8 bits, block by block; also a command line.
+
+``python -m octavo.quantization.matmul_nbits_quantizer --input_model m.onnx --output_model q.onnx``
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from octavo.algorithms import BlockScheme
+from octavo.emission.block_weights import GROUPED, PLAIN
+from octavo.errors import OctavoError, OutputError, RecipeError
+from octavo.quantization._nbits_nodes import (
+    DefaultWeightOnlyQuantizer,
+    HQQWeightOnlyQuantizer,
+    get_initializer,
+    is_divisible,
+    transpose_packed_int4_matrix,
+)
+from octavo.quantization._nbits_parser import ort_convert_str_to_bool, parse_args, parse_key_value_pair
+from octavo.quantization._streamed import StreamedModel, input_names, opened, source_of, tell
+from octavo.quantization._types import QuantFormat
+from octavo.quantization._weight_only import Loader, algorithm_of, special
+from octavo.quantization._weight_only_configs import (
+    DefaultWeightOnlyQuantConfig,
+    GPTQWeightOnlyQuantConfig,
+    HQQWeightOnlyQuantConfig,
+    KQuantWeightOnlyQuantConfig,
+    NVAWQWeightOnlyQuantConfig,
+    NVAWQWeightOnlyQuantizer,
+    RTNWeightOnlyQuantConfig,
+    WeightOnlyQuantConfig,
+)
+from octavo.weight_only import Selection, WeightOnly, quantize
+
+__all__ = [
+    "DefaultWeightOnlyQuantConfig",
+    "DefaultWeightOnlyQuantizer",
+    "GPTQWeightOnlyQuantConfig",
+    "HQQWeightOnlyQuantConfig",
+    "HQQWeightOnlyQuantizer",
+    "KQuantWeightOnlyQuantConfig",
+    "MatMulNBitsQuantizer",
+    "NVAWQWeightOnlyQuantConfig",
+    "NVAWQWeightOnlyQuantizer",
+    "QuantFormat",
+    "RTNWeightOnlyQuantConfig",
+    "WeightOnlyQuantConfig",
+    "get_initializer",
+    "is_divisible",
+    "ort_convert_str_to_bool",
+    "parse_args",
+    "parse_key_value_pair",
+    "transpose_packed_int4_matrix",
+]
+
+_LOG = logging.getLogger("octavo.quantization")
+_BITS, _SIZE = 4, 128  # stock's defaults
+
+
+class MatMulNBitsQuantizer:
+    """Quantizes the weights of a model; the result is in ``model`` after ``process()``.
+
+    A value of ``algo_config`` that is not its default counts more than the one given here.
+    """
+
+    def __init__(
+        self,
+        model: ModelProto | str,
+        bits: int = _BITS,
+        block_size: int = _SIZE,
+        is_symmetric: bool = False,
+        accuracy_level: int | None = None,
+        nodes_to_exclude: Sequence[str] | None = None,
+        nodes_to_include: list[str] | None = None,
+        quant_format: QuantFormat = QuantFormat.QOperator,
+        op_types_to_quantize: tuple[str, ...] | None = None,
+        quant_axes: tuple[tuple[str, int], ...] | None = None,
+        channel_wised_quantize: bool = False,
+        algo_config: WeightOnlyQuantConfig | None = None,
+    ) -> None:
+        self.model_path = str(model) if isinstance(model, str | os.PathLike) else None
+        self.model = opened(model)
+        self.bits = bits
+        self.block_size = block_size
+        self.is_symmetric = is_symmetric
+        self.accuracy_level = accuracy_level
+        self.nodes_to_exclude = set(nodes_to_exclude or ())
+        self.nodes_to_include = set(nodes_to_include) if nodes_to_include else None
+        self.node_quantizer: Any = None
+        if algo_config is None:
+            algo_config = DefaultWeightOnlyQuantConfig(
+                block_size=block_size,
+                is_symmetric=is_symmetric,
+                accuracy_level=accuracy_level,
+                quant_format=quant_format,
+                op_types_to_quantize=op_types_to_quantize,
+                quant_axes=quant_axes,
+                bits=bits,
+                channel_wised_quantize=channel_wised_quantize,
+            )
+        self.algo_config = algo_config
+        if isinstance(algo_config, HQQWeightOnlyQuantConfig):
+            self.node_quantizer = HQQWeightOnlyQuantizer(algo_config)
+        elif isinstance(algo_config, DefaultWeightOnlyQuantConfig):
+            self.node_quantizer = DefaultWeightOnlyQuantizer(algo_config)
+        elif isinstance(algo_config, NVAWQWeightOnlyQuantConfig):
+            self.node_quantizer = NVAWQWeightOnlyQuantizer(algo_config)
+
+    def request(self) -> WeightOnly:
+        """What is asked for, in Octavo's words."""
+        config = self.algo_config
+        kind = config.algorithm
+        group = kind in ("RTN", "k_quant", "GPTQ")
+        size = self.block_size if group else _chosen(config, "block_size", self.block_size, _SIZE)
+        scheme = BlockScheme(
+            _chosen(config, "bits", self.bits, _BITS),
+            size,
+            kind != "HQQ" and bool(_chosen(config, "is_symmetric", self.is_symmetric, False)),
+            whole_zero=kind != "HQQ",
+        )
+        return WeightOnly(
+            algorithm=algorithm_of(kind, config),
+            scheme=scheme,
+            selection=Selection(
+                tuple(sorted(config.op_types_to_quantize)),
+                frozenset(self.nodes_to_include) if self.nodes_to_include is not None else None,
+                frozenset(self.nodes_to_exclude),
+            ),
+            qdq=config.quant_format == QuantFormat.QDQ,
+            per_channel=bool(getattr(config, "channel_wised_quantize", False)),
+            accuracy_level=_chosen(config, "accuracy_level", self.accuracy_level, None),
+            special=special(config.customized_weight_config, scheme),
+            ratios=dict(getattr(config, "ratios", None) or {}),
+            gather_axis=config.quant_axes.get("Gather", 1),
+            called=GROUPED if group else PLAIN,
+        )
+
+    def int4_quant_algo(self) -> None:
+        """Quantize by the configured algorithm."""
+        want = self.request()
+        source = source_of(self.model)
+        reader = getattr(self.algo_config, "calibration_data_reader", None)
+        data = Loader(reader, input_names(self.model)) if reader is not None else None
+        outcome = quantize(source, want, data)
+        tell(outcome.skipped)
+        self.model = StreamedModel(outcome.model)
+
+    def process(self) -> None:
+        """Quantize; the result is in ``model``."""
+        if isinstance(self.algo_config, NVAWQWeightOnlyQuantConfig):
+            self.node_quantizer.quantize_awq(self.model_path or source_of(self.model))
+        self.int4_quant_algo()
+
+
+def _chosen(config: Any, name: str, given: Any, default: Any) -> Any:
+    """A setting of the config, unless it is the default there and was given beside it."""
+    own = getattr(config, name, default)
+    return given if own == default else own
+
+
+def _config(args: argparse.Namespace) -> WeightOnlyQuantConfig:
+    style = QuantFormat[args.quant_format]
+    ops = tuple(args.op_types_to_quantize)
+    axes = tuple(args.quant_axes) if args.quant_axes else None
+    match args.quant_method:
+        case "hqq":
+            return HQQWeightOnlyQuantConfig(args.block_size, args.bits, 1, style, ops, axes)
+        case "rtn":
+            return RTNWeightOnlyQuantConfig(None, style, ops)
+        case "k_quant":
+            return KQuantWeightOnlyQuantConfig(None, style, ops)
+        case "gptq":
+            raise RecipeError(
+                "GPTQ needs calibration data, which the command line can't take; use MatMulNBitsQuantizer"
+                " with GPTQWeightOnlyQuantConfig(calibration_data_reader), or --quant_method k_quant."
+            )
+        case "nvidia_awq":
+            if not args.tokenizer_dir:
+                raise RecipeError("nvidia_awq needs the folder of a tokenizer; pass --tokenizer_dir.")
+            method = args.calibration_method or "awq_lite"
+            return NVAWQWeightOnlyQuantConfig(
+                args.tokenizer_dir, args.calib_dataset_name, args.cache_dir, method
+            )
+    return DefaultWeightOnlyQuantConfig(
+        args.block_size, args.symmetric, args.accuracy_level, style, ops, axes, args.bits
+    )
+
+
+def _run(args: argparse.Namespace) -> None:
+    source, target = Path(args.input_model), Path(args.output_model)
+    if target.exists():
+        raise OutputError(f"{target} exists already; choose another output path, or remove it.")
+    symmetric = args.symmetric and (args.symmetric_given or args.quant_method not in ("k_quant", "hqq"))
+    quantizer = MatMulNBitsQuantizer(
+        str(source),
+        args.bits,
+        args.block_size,
+        symmetric,
+        args.accuracy_level,
+        args.nodes_to_exclude,
+        args.nodes_to_include,
+        algo_config=_config(args),
+    )
+    quantizer.process()
+    quantizer.model.save_model_to_file(target, use_external_data_format=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    args = parse_args(arguments)
+    if args.verbose:
+        handler = logging.StreamHandler()
+        _LOG.addHandler(handler)
+        _LOG.setLevel(logging.INFO)
+    try:
+        _run(args)
+    except (OctavoError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

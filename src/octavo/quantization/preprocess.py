@@ -1,0 +1,67 @@
+"""Preparing a model from the command line::
+
+    python -m octavo.quantization.preprocess --input model.onnx --output prepared.onnx
+
+Flags may stand alone (``--skip_optimization``) or be followed by True or False, and mean what they say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from octavo.quantization._command import add_flag, run
+from octavo.quantization.shape_inference import quant_pre_process
+
+__all__ = ["main", "parse_arguments", "quant_pre_process"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="python -m octavo.quantization.preprocess",
+        description="Prepare a float model for quantization: shapes, optimization, opset.",
+    )
+    made.add_argument("--input", required=True, metavar="MODEL", help="the float model")
+    made.add_argument("--output", required=True, metavar="MODEL", help="where the prepared model goes")
+    add_flag(made, "--skip_optimization", help="leave out the runtime's optimization")
+    add_flag(made, "--skip_onnx_shape", help="leave out ONNX shape inference")
+    add_flag(made, "--skip_symbolic_shape", help="leave out symbolic shape inference")
+    add_flag(made, "--auto_merge", help="merge symbolic dimensions that conflict")
+    made.add_argument(
+        "--int_max", type=int, default=2**31 - 1, help="what unbounded slices and the like count as"
+    )
+    add_flag(made, "--guess_output_rank", help="take the rank of an unknown output from its first input")
+    made.add_argument("--verbose", type=int, default=0, help="how much symbolic inference tells: 0 … 4")
+    add_flag(made, "--save_as_external_data", help="put weights beside the model")
+    add_flag(made, "--all_tensors_to_one_file", help="put all of them into one file")
+    made.add_argument("--external_data_location", metavar="NAME", help="the name of that file")
+    made.add_argument(
+        "--external_data_size_threshold",
+        type=int,
+        default=1024,
+        metavar="BYTES",
+        help="smaller ones stay inside",
+    )
+    return made
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a command line."""
+    return parser().parse_args(arguments)
+
+
+def _work(options: argparse.Namespace) -> None:
+    given = dict(vars(options))
+    output = given.pop("output")
+    quant_pre_process(given.pop("input"), output, **given)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prepare; returns the exit code."""
+    return run(parser(), _work, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

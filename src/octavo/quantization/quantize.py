@@ -1,0 +1,274 @@
+"""``quantize_static``, ``quantize_dynamic`` and ``quantize``: stock's arguments, Octavo's core."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from octavo.quantization import _calibration, _work, registry, translate
+from octavo.quantization._configs import DynamicQuantConfig, QuantConfig, StaticQuantConfig
+from octavo.quantization._errors import OptionError, as_stock
+from octavo.quantization._types import CalibrationMethod, QuantFormat, QuantType
+from octavo.quantization._work import QuantizationWarning, Source
+from octavo.quantization.translate import Calibration, Request
+
+_LOG = logging.getLogger("octavo.quantization")
+_EIGHT = (QuantType.QInt8, QuantType.QUInt8)
+_SIXTEEN = (QuantType.QInt16, QuantType.QUInt16)
+_FLOAT8 = QuantType.QFLOAT8E4M3FN
+
+
+def get_qdq_config(
+    model_input: str | Path | onnx.ModelProto,
+    calibration_data_reader: Any,
+    calibrate_method: CalibrationMethod = CalibrationMethod.MinMax,
+    calibrate_args: dict[str, Any] | None = None,
+    activation_type: QuantType = QuantType.QUInt8,
+    weight_type: QuantType = QuantType.QInt8,
+    activation_symmetric: bool = False,
+    weight_symmetric: bool | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    keep_removable_activations: bool = False,
+    min_real_range: float | None = None,
+    tensor_quant_overrides: dict[str, list[dict[str, Any]]] | None = None,
+    calibration_providers: Sequence[str] | None = None,
+    op_types_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | Callable[[onnx.ModelProto, onnx.NodeProto], bool] | None = None,
+    extra_options: dict[str, Any] | None = None,
+) -> StaticQuantConfig:
+    """A configuration that quantizes every operator of a model, or those asked for, in QDQ."""
+    model, external = _calibration.proto_of(model_input)
+    wanted = set(op_types_to_quantize) if op_types_to_quantize else None
+    skipped = ("Cast", "DequantizeLinear", "QuantizeLinear")
+    present = {node.op_type for node in model.graph.node}
+    op_types = [op for op in sorted(present) if (op in wanted if wanted else op not in skipped)]
+    if callable(nodes_to_exclude):
+        excluded = [node.name for node in model.graph.node if nodes_to_exclude(model, node)]
+    else:
+        excluded = list(nodes_to_exclude or ())
+    options = {
+        "MinimumRealRange": min_real_range,
+        "QDQKeepRemovableActivations": keep_removable_activations,
+        "ActivationSymmetric": activation_symmetric,
+        "WeightSymmetric": weight_symmetric,
+        "ForceQuantizeNoInputCheck": True,
+        "TensorQuantOverrides": dict(tensor_quant_overrides or {}),
+        **_calibration.as_options(calibrate_args or {}),
+        **(extra_options or {}),
+    }
+    return StaticQuantConfig(
+        calibration_data_reader,
+        calibrate_method=calibrate_method,
+        quant_format=QuantFormat.QDQ,
+        activation_type=activation_type,
+        weight_type=weight_type,
+        op_types_to_quantize=op_types,
+        nodes_to_exclude=excluded,
+        per_channel=per_channel,
+        reduce_range=reduce_range,
+        use_external_data_format=external,
+        calibration_providers=calibration_providers,
+        extra_options=options,
+    )
+
+
+def check_static_quant_arguments(
+    quant_format: QuantFormat, activation_type: QuantType, weight_type: QuantType
+) -> None:
+    """Raise where the types do not go together; say where they make a slow model."""
+    if activation_type is QuantType.QInt8 and weight_type is QuantType.QUInt8:
+        raise OptionError("QInt8 activations with QUInt8 weights have no kernel; choose QUInt8 activations.")
+    if (activation_type is _FLOAT8) != (weight_type is _FLOAT8):
+        raise OptionError(
+            "QFLOAT8E4M3FN goes with itself; choose it for activations and weights, or for neither."
+        )
+    if quant_format is not QuantFormat.QDQ:
+        for kind in (activation_type, weight_type):
+            if kind in _SIXTEEN or kind not in (*_EIGHT, _FLOAT8):
+                raise OptionError(
+                    f"{kind} exists in QDQ only; choose quant_format=QuantFormat.QDQ, or an 8-bit type."
+                )
+    if quant_format is QuantFormat.QOperator and (activation_type, weight_type) == (QuantType.QInt8,) * 2:
+        _LOG.warning(
+            "QInt8 activations in QOperator are slow on x86-64; choose activation_type=QuantType.QUInt8."
+        )
+
+
+def quantize_static(
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path,
+    calibration_data_reader: Any = None,
+    quant_format: QuantFormat = QuantFormat.QDQ,
+    op_types_to_quantize: Sequence[str] | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    activation_type: QuantType = QuantType.QInt8,
+    weight_type: QuantType = QuantType.QInt8,
+    nodes_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | None = None,
+    use_external_data_format: bool = False,
+    calibrate_method: CalibrationMethod = CalibrationMethod.MinMax,
+    calibration_providers: Sequence[str] | None = None,
+    extra_options: dict[str, Any] | None = None,
+    calibration_cache_path: str | Path | None = None,
+) -> None:
+    """Quantize weights and, by calibration, activations; write the result to ``model_output``."""
+    cached = calibration_cache_path is not None and Path(calibration_cache_path).is_file()
+    _refuse_no_data(calibration_data_reader, calibration_cache_path, cached)
+    if (activation_type is _FLOAT8) and calibrate_method is not CalibrationMethod.Distribution:
+        raise OptionError("QFLOAT8E4M3FN needs calibrate_method=CalibrationMethod.Distribution.")
+    check_static_quant_arguments(quant_format, activation_type, weight_type)
+    _advise_static(quant_format, activation_type)
+    request = Request(
+        activation_type,
+        weight_type,
+        per_channel,
+        reduce_range,
+        tuple(op_types_to_quantize or registry.static_op_types()),
+        tuple(nodes_to_quantize or ()),
+        tuple(nodes_to_exclude or ()),
+        extra_options,
+    )
+    with as_stock(), _work.uncollected():
+        model = _work.opened(model_input, request, model_output)
+        _work.check_overrides(model, extra_options, activation_type)
+        settings = translate.static(
+            request, quant_format, Calibration(calibrate_method), _work.names_of(model)
+        )
+        job = _work.planned(model, settings)
+        job, ranges = _calibration.ranges_for(
+            job, calibration_data_reader, calibration_providers, calibration_cache_path
+        )
+        _work.save(_work.written(job, ranges), model_output, use_external_data_format)
+
+
+def quantize_dynamic(
+    model_input: str | Path | onnx.ModelProto,
+    model_output: str | Path,
+    op_types_to_quantize: Sequence[str] | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    weight_type: QuantType = QuantType.QInt8,
+    nodes_to_quantize: Sequence[str] | None = None,
+    nodes_to_exclude: Sequence[str] | None = None,
+    use_external_data_format: bool = False,
+    extra_options: dict[str, Any] | None = None,
+) -> None:
+    """Quantize weights, and activations while the model runs; write the result to ``model_output``."""
+    if weight_type not in _EIGHT:
+        raise OptionError(
+            f"Dynamic quantization has kernels for 8-bit weights, not for {weight_type}; choose QInt8 or"
+            " QUInt8."
+        )
+    op_types = tuple(op_types_to_quantize or registry.dynamic_op_types())
+    if "MatMul" in op_types:
+        op_types = (*op_types, "Gemm")
+    request = Request(
+        QuantType.QUInt8,
+        weight_type,
+        per_channel,
+        reduce_range,
+        op_types,
+        tuple(nodes_to_quantize or ()),
+        tuple(nodes_to_exclude or ()),
+        extra_options,
+    )
+    with as_stock(), _work.uncollected():
+        model = _work.opened(model_input, request, model_output)
+        _work.check_overrides(model, extra_options, QuantType.QUInt8)
+        job = _work.planned(model, translate.dynamic(request, _work.names_of(model)))
+        _advise_dynamic(job)
+        _work.save(_work.written(job, {}), model_output, use_external_data_format)
+
+
+def quantize(
+    model_input: str | Path | onnx.ModelProto, model_output: str | Path, quant_config: QuantConfig
+) -> None:
+    """Quantize as a configuration says: static, dynamic, or weights alone."""
+    if isinstance(quant_config, StaticQuantConfig):
+        quantize_static(
+            model_input,
+            model_output,
+            quant_config.calibration_data_reader,
+            calibrate_method=quant_config.calibrate_method,
+            quant_format=quant_config.quant_format,
+            activation_type=quant_config.activation_type,
+            calibration_providers=quant_config.calibration_providers,
+            **_shared(quant_config),
+        )
+    elif isinstance(quant_config, DynamicQuantConfig):
+        quantize_dynamic(model_input, model_output, **_shared(quant_config))
+    elif hasattr(quant_config, "algorithm"):
+        _weights_alone(model_input, model_output, quant_config)
+    else:
+        raise TypeError(
+            "quant_config is a StaticQuantConfig, a DynamicQuantConfig or a WeightOnlyQuantConfig, not a"
+            f" {type(quant_config).__name__}."
+        )
+
+
+def _shared(config: Any) -> dict[str, Any]:
+    names = (
+        "weight_type", "op_types_to_quantize", "nodes_to_quantize", "nodes_to_exclude", "per_channel",
+        "reduce_range", "use_external_data_format", "extra_options",
+    )  # fmt: skip
+    return {name: getattr(config, name) for name in names}
+
+
+def _weights_alone(model_input: Source, model_output: str | Path, config: Any) -> None:
+    from octavo.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    model = model_input if isinstance(model_input, onnx.ModelProto) else str(model_input)
+    quantizer = MatMulNBitsQuantizer(model, algo_config=config)
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(model_output), True)
+
+
+def _refuse_no_data(reader: Any, cache: str | Path | None, cached: bool) -> None:
+    if reader is not None or cached:
+        return
+    if cache is not None:
+        raise FileNotFoundError(
+            f"There is no calibration cache at {cache}, and no calibration_data_reader was given."
+        )
+    raise OptionError(
+        "Static quantization needs a calibration_data_reader, or a calibration_cache_path that exists."
+    )
+
+
+def _advise_static(quant_format: QuantFormat, activation_type: QuantType) -> None:
+    if quant_format is QuantFormat.QDQ and activation_type is QuantType.QInt8:
+        warnings.warn(
+            "QInt8 activations run slower than float for many models on x86-64; choose"
+            " activation_type=QuantType.QUInt8.",
+            QuantizationWarning,
+            stacklevel=3,
+        )
+
+
+def _advise_dynamic(job: _work.Job) -> None:
+    if any(node.op_type == "Conv" for node in job.plan.nodes.values()):
+        warnings.warn(
+            "A Conv whose input is quantized while the model runs is several times slower than float; leave"
+            " Conv out with op_types_to_quantize=['MatMul', 'Attention', 'LSTM'], or quantize statically.",
+            QuantizationWarning,
+            stacklevel=3,
+        )
+
+
+__all__ = [
+    "DynamicQuantConfig",
+    "QuantConfig",
+    "StaticQuantConfig",
+    "check_static_quant_arguments",
+    "get_qdq_config",
+    "quantize",
+    "quantize_dynamic",
+    "quantize_static",
+]

@@ -1,0 +1,293 @@
+"""From the arguments and options of stock to a recipe: one table from option to recipe change.
+
+Nothing is computed here. An option is a row of :data:`OPTIONS`; a key that has no row is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
+from octavo.core.qtypes import UINT8, QType
+from octavo.core.recipe import DynamicScheme, Listing, Override, Placement, Recipe, Spelling, Style
+from octavo.core.scheme import Scheme
+from octavo.errors import closest
+from octavo.quantization import _overrides
+from octavo.quantization._errors import OptionError, UnsupportedError
+from octavo.quantization._types import CalibrationMethod, QuantFormat, QuantType
+
+MS = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How ranges are found, in the words of the calibrators."""
+
+    method: CalibrationMethod = CalibrationMethod.MinMax
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stride: int | None = None
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names in a model that options speak of."""
+
+    nodes: frozenset[str] = frozenset()
+    readers: Mapping[str, Iterable[str]] = field(default_factory=dict)
+    sigmoids: tuple[str, ...] = ()  # what Sigmoid nodes make
+    stored: frozenset[str] = frozenset()  # initializers
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a call asks for: a recipe, and how to calibrate for it."""
+
+    recipe: Recipe
+    calibration: Calibration = field(default_factory=Calibration)
+    raw_overrides: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    default_type: int | None = None
+    names: Names = field(default_factory=Names)
+
+    def but(self, **changes: Any) -> Settings:
+        """A copy with the recipe changed."""
+        return replace(self, recipe=self.recipe.but(**changes))
+
+    def listing(self, **changes: Any) -> Settings:
+        """A copy with the placement changed."""
+        return self.but(listing=replace(self.recipe.listing, **changes))
+
+    def spelling(self, **changes: Any) -> Settings:
+        """A copy with the spelling changed."""
+        return self.but(spelling=replace(self.recipe.spelling, **changes))
+
+    def activations(self, **changes: Any) -> Settings:
+        """A copy with the scheme of activations changed, where they have one."""
+        scheme = self.recipe.activations
+        return self.but(activations=scheme.but(**changes)) if isinstance(scheme, Scheme) else self
+
+    def weights(self, **changes: Any) -> Settings:
+        """A copy with the scheme of weights changed."""
+        return self.but(weights=self.recipe.weights.but(**changes))
+
+    def calibrated(self, **options: Any) -> Settings:
+        """A copy with options for the calibrator added."""
+        merged = {**self.calibration.options, **options}
+        return replace(self, calibration=replace(self.calibration, options=merged))
+
+
+Change = Callable[[Settings, Any], Settings]
+
+
+@dataclass(frozen=True)
+class Option:
+    """A key of ``extra_options``: its default, what it is in a recipe, and the change it makes."""
+
+    default: Any
+    equivalent: str
+    change: Change
+
+
+def _overridden(settings: Settings, raw: Any) -> Settings:
+    if not isinstance(raw, Mapping):
+        raise OptionError("TensorQuantOverrides is a dict from tensor name to a list of dicts.")
+    made = _overrides.overrides(raw, settings.names.readers, settings.names.stored)
+    settings = replace(settings, raw_overrides=raw)
+    return settings.but(overrides=(*settings.recipe.overrides, *made))
+
+
+def _nnapi_sigmoid(settings: Settings, on: Any) -> Settings:
+    if not on or settings.recipe.style is not Style.QOPERATOR:
+        return settings
+    fixed = tuple(Override(name, scale=(1.0 / 256.0,), zero_point=(0,)) for name in settings.names.sigmoids)
+    return settings.but(overrides=(*settings.recipe.overrides, *fixed))
+
+
+def _blocked(settings: Settings, size: Any) -> Settings:
+    if not size or settings.recipe.style is not Style.QDQ:
+        return settings
+    return settings.weights(granularity=PerBlock(int(size)))
+
+
+def _strided(settings: Settings, stride: Any) -> Settings:
+    if stride is None:
+        return settings
+    return replace(settings, calibration=replace(settings.calibration, stride=int(stride)))
+
+
+def _smooth(settings: Settings, on: Any) -> Settings:
+    if on:
+        raise UnsupportedError(
+            "SmoothQuant is not available yet; leave the option out, or quantize activations with 16 bits."
+        )
+    return settings
+
+
+def _channel_axes(settings: Settings, axes: Any) -> Settings:
+    return settings.listing(
+        channel_axes=tuple(
+            (op, axis["axis"] if isinstance(axis, Mapping) else axis) for op, axis in axes.items()
+        )
+    )
+
+
+def _symmetric_ranges(settings: Settings, on: Any) -> Settings:
+    """A range that is symmetric does not do the work of a Relu, which then has to stay."""
+    if on is None:
+        return settings
+    settings = settings.calibrated(symmetric=bool(on))
+    return settings.but(absorb_activations=False) if on else settings
+
+
+def _moving_average(settings: Settings, on: Any) -> Settings:
+    return settings.calibrated(moving_average=bool(on))
+
+
+OPTIONS: dict[str, Option] = {
+    "ActivationSymmetric": Option(
+        False, "activations: {symmetric: true}", lambda s, v: s.activations(symmetric=bool(v))
+    ),
+    "ActivationRestrictedAsymmetric": Option(
+        False, "activations: {restricted: true}", lambda s, v: s.activations(restricted=bool(v))
+    ),
+    "WeightSymmetric": Option(
+        None,
+        "weights: {symmetric: …}",
+        lambda s, v: s if v is None else s.weights(symmetric=bool(v)).listing(symmetric_channels=False),
+    ),
+    "MinimumRealRange": Option(
+        None,
+        "activations and weights: {min_range: …}",
+        lambda s, v: s.activations(min_range=v).weights(min_range=v),
+    ),
+    "TensorQuantOverrides": Option({}, "overrides", _overridden),
+    "ForceQuantizeNoInputCheck": Option(
+        False, "listing: {move_anything: true}", lambda s, v: s.listing(move_anything=bool(v))
+    ),
+    "EnableSubgraph": Option(False, "listing: {subgraphs: true}", lambda s, v: s.listing(subgraphs=bool(v))),
+    "MatMulConstBOnly": Option(
+        False, "listing: {constant_weights_only: true}", lambda s, v: s.listing(constant_weights_only=bool(v))
+    ),
+    "DefaultTensorType": Option(
+        None,
+        "none needed: types are inferred",
+        lambda s, v: replace(s, default_type=None if v is None else int(v)),
+    ),
+    "extra.Sigmoid.nnapi": Option(False, "overrides of the results of Sigmoid", _nnapi_sigmoid),
+    "AddQDQPairToWeight": Option(
+        False, "spelling: {float_weights: true}", lambda s, v: s.spelling(float_weights=bool(v))
+    ),
+    "QuantizeBias": Option(True, "quantize_bias", lambda s, v: s.but(quantize_bias=bool(v))),
+    "OpTypesToExcludeOutputQuantization": Option(
+        [], "listing: {float_outputs: […]}", lambda s, v: s.listing(float_outputs=tuple(v or ()))
+    ),
+    "DedicatedQDQPair": Option(
+        False, "spelling: {dedicated: true}", lambda s, v: s.spelling(dedicated=bool(v))
+    ),
+    "QDQOpTypePerChannelSupportToAxis": Option({}, "listing: {channel_axes: …}", _channel_axes),
+    "UseQDQContribOps": Option(
+        False, "spelling: {domain: com.microsoft}", lambda s, v: s.spelling(domain=MS) if v else s
+    ),
+    "QDQKeepRemovableActivations": Option(
+        False, "absorb_activations: false", lambda s, v: s.but(absorb_activations=not v)
+    ),
+    "QDQDisableWeightAdjustForInt32Bias": Option(
+        False, "listing: {room_for_biases: false}", lambda s, v: s.listing(room_for_biases=not v)
+    ),
+    "BlockSize": Option(0, "weights: {granularity: block:SIZE}", _blocked),
+    "CalibTensorRangeSymmetric": Option(None, "activations: {symmetric: true}", _symmetric_ranges),
+    "CalibMovingAverage": Option(False, "activations: {method: {minmax: {momentum: …}}}", _moving_average),
+    "CalibMovingAverageConstant": Option(
+        0.01,
+        "activations: {method: {minmax: {momentum: …}}}",
+        lambda s, v: s.calibrated(averaging_constant=v),
+    ),
+    "CalibMaxIntermediateOutputs": Option(
+        None, "none needed: nothing is kept", lambda s, v: s.calibrated(max_intermediate_outputs=v)
+    ),
+    "CalibPercentile": Option(
+        99.999, "activations: {method: percentile:…}", lambda s, v: s.calibrated(percentile=v)
+    ),
+    "CalibStridedMinMax": Option(None, "none needed: samples are read one by one", _strided),
+    "SmoothQuant": Option(False, "none yet", _smooth),
+    "SmoothQuantAlpha": Option(0.5, "none yet", lambda s, v: s),
+    "SmoothQuantFolding": Option(True, "none yet", lambda s, v: s),
+}
+"""Every key of ``extra_options``."""
+
+
+def with_options(settings: Settings, options: Mapping[str, Any] | None) -> Settings:
+    """The settings under the caller's ``extra_options``, which stay as they are."""
+    for key, value in (options or {}).items():
+        if key not in OPTIONS:
+            raise OptionError(
+                f"extra_options has no key {key!r}{closest(str(key), OPTIONS) or '.'}"
+                f" Known: {', '.join(OPTIONS)}."
+            )
+        settings = OPTIONS[key].change(settings, value)
+    return settings
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments that static and dynamic quantization share."""
+
+    activation_type: QuantType = QuantType.QUInt8
+    weight_type: QuantType = QuantType.QInt8
+    per_channel: bool = False
+    reduce_range: bool = False
+    op_types: tuple[str, ...] = ()
+    nodes_to_quantize: tuple[str, ...] = ()
+    nodes_to_exclude: tuple[str, ...] = ()
+    options: Mapping[str, Any] | None = None
+
+
+def static(request: Request, style: QuantFormat, calibration: Calibration, names: Names) -> Settings:
+    """What ``quantize_static`` asks for."""
+    qdq = style is QuantFormat.QDQ
+    recipe = Recipe(
+        weights=_weights(request),
+        activations=Scheme(request.activation_type.qtype, symmetric=request.activation_type.qtype.is_float),
+        style=Style.QDQ if qdq else Style.QOPERATOR,
+        **_common(request, names),
+    )
+    settings = Settings(recipe, calibration, names=names).listing(symmetric_channels=qdq)
+    return with_options(settings, request.options)
+
+
+def dynamic(request: Request, names: Names) -> Settings:
+    """What ``quantize_dynamic`` asks for."""
+    recipe = Recipe(
+        weights=_weights(request),
+        activations=DynamicScheme(UINT8),
+        style=Style.INTEGER,
+        **_common(request, names),
+    )
+    settings = Settings(recipe, names=names).listing(constant_weights_only=True)
+    return with_options(settings, request.options)
+
+
+def _weights(request: Request) -> Scheme:
+    kind: QType = request.weight_type.qtype
+    grain: Granularity = PerChannel() if request.per_channel else PerTensor()
+    return Scheme(
+        kind,
+        grain,
+        symmetric=kind.symmetric_by_default,
+        reduce_range=request.reduce_range and not kind.is_float,
+    )
+
+
+def _common(request: Request, names: Names) -> dict[str, Any]:
+    """Where to quantize; names that the model does not have are left out, as in stock."""
+    wanted = tuple(n for n in request.nodes_to_quantize if n in names.nodes)
+    nothing = bool(request.nodes_to_quantize) and not wanted
+    return {
+        "placement": Placement.LISTED,
+        "op_types": () if nothing else request.op_types,
+        "include": wanted,
+        "exclude": tuple(n for n in request.nodes_to_exclude if n in names.nodes),
+        "listing": Listing(),
+        "spelling": Spelling(explicit=True),
+    }
