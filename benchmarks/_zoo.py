@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -248,23 +249,16 @@ def task_speed(payload: Figures) -> Figures:
             errors[variant] = shorten(str(error))
     reference = next(iter(payload["paths"]))
 
-    def once(variant: str, repeats: int) -> float:
-        start = clock()
-        for feed in feeds * repeats:
+    def run_feeds(variant: str) -> None:
+        for feed in feeds:
             sessions[variant].run(None, feed)
-        return (clock() - start) / (len(feeds) * repeats)
 
-    # One round of the reference takes 20 ms at least, so that the clock's grain does not matter.
-    repeats = max(1, round(0.02 / max(1e-5, once(reference, 1) * len(feeds))))
-    seconds: dict[str, list[float]] = {variant: [] for variant in sessions}
-    deadline = time.monotonic() + payload["budget"]
-    order = list(sessions)
-    for round_number in range(100):
-        if round_number >= 5 and time.monotonic() > deadline:
-            break
-        for variant in order:
-            seconds[variant].append(once(variant, repeats))
-        order = order[1:] + order[:1]
+    import_octavo()
+    from octavo.evaluation.latency import interleaved
+
+    calls = [partial(run_feeds, variant) for variant in sessions]
+    taken = interleaved(calls, seconds=payload["budget"], clock=clock) / len(feeds)
+    seconds = {variant: list(row) for variant, row in zip(sessions, taken, strict=True)}
     base = np.array(seconds[reference])
     return {
         "ms": {variant: 1000 * median(values) for variant, values in seconds.items()},

@@ -1,0 +1,1 @@
+"""The tasks, a file each; :mod:`octavo.evaluation.registry` names them."""

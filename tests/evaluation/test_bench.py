@@ -1,0 +1,151 @@
+"""Measuring: the figures are there, of the right things; no test asserts on time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from builders import conv_net, model, node, tensor
+
+import octavo
+from evaluation.made import save
+from octavo.errors import DataError, ModelError, RecipeError
+from octavo.evaluation import latency
+from octavo.evaluation.fusion import unfused
+from octavo.evaluation.profile import NodeTime
+
+FEEDS = [{"x": np.random.default_rng(i).standard_normal((1, 3, 8, 8)).astype(np.float32)} for i in range(8)]
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> tuple[Path, Path]:
+    path = save(conv_net(), tmp_path / "float.onnx")
+    octavo.quantize(path, FEEDS, output=tmp_path / "int8.onnx")
+    return path, tmp_path / "int8.onnx"
+
+
+def test_calls_take_turns_in_an_order_that_rotates() -> None:
+    called: list[int] = []
+    ticks = iter(range(1_000_000))
+
+    def clock() -> float:
+        return next(ticks) * 1.0
+
+    calls = [lambda i=i: called.append(i) for i in range(3)]
+    taken = latency.interleaved(calls, seconds=1e-9, clock=clock)
+    assert taken.shape == (3, latency.FEWEST)
+    assert called[-9:] in (
+        [0, 1, 2, 1, 2, 0, 2, 0, 1],
+        [1, 2, 0, 2, 0, 1, 0, 1, 2],
+        [2, 0, 1, 0, 1, 2, 1, 2, 0],
+    )
+
+
+def test_the_ratio_is_the_median_of_the_rounds() -> None:
+    first = np.array([2.0, 4.0, 6.0, 8.0, 10.0])
+    found = latency.ratio(first, np.array([1.0, 2.0, 2.0, 4.0, 5.0]))
+    assert found.value == 2.0
+    assert found.low <= 2.0 <= found.high
+
+
+def test_two_models_are_measured_side_by_side(both: tuple[Path, Path]) -> None:
+    result = octavo.bench(*both, FEEDS, seconds=0.05, threads=1, batch=4)
+    assert result.ratio is not None and result.ratio.low <= result.ratio.value <= result.ratio.high
+    assert (result.batch, result.threads) == (4, 1)
+    for one, path in zip(result.models, both, strict=True):
+        assert one.file_bytes == path.stat().st_size
+        assert one.latency.low <= one.latency.median <= one.latency.high
+        assert one.load_seconds is not None and one.load_seconds > 0
+        assert one.memory_bytes is not None and one.memory_bytes >= 0
+        assert one.ops
+    assert "Conv" in {op.op_type for op in result.models[0].ops} | {"FusedConv"}
+    assert any(op.op_type.startswith("QLinear") for op in result.models[1].ops)
+    data = result.to_dict()
+    assert json.loads(json.dumps(data)) == data
+    text = str(result)
+    assert "× as fast" in text
+    assert "QLinearConv" in text
+
+
+def test_one_model_alone_and_without_the_slow_parts(both: tuple[Path, Path]) -> None:
+    result = octavo.bench(both[0], seconds=0.01, profile=False, memory=False, clock="cpu")
+    assert (result.ratio, result.models[0].ops, result.models[0].memory_bytes) == (None, (), None)
+    assert "made-up samples" in str(result)
+
+
+def test_external_weights_count_as_part_of_the_file(tmp_path: Path) -> None:
+    proto = conv_net()
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="m.bin", size_threshold=0)
+    result = octavo.bench(path, seconds=0.01, profile=False, memory=False)
+    assert result.models[0].file_bytes == path.stat().st_size + (tmp_path / "m.bin").stat().st_size
+
+
+def test_an_open_size_is_tried_until_the_model_runs(tmp_path: Path) -> None:
+    weights = np.zeros((1, 3, 1, 101), np.float32)
+    picky = model(
+        [node("Conv", ["x", "w"], ["y"])],
+        [tensor("x", ["N", 3, "H", "W"])],
+        [tensor("y", ["N", 1, "h", "w2"])],
+        {"w": weights},
+    )
+    result = octavo.bench(
+        save(picky, tmp_path / "m.onnx"), seconds=0.01, profile=False, memory=False, batch=2
+    )
+    assert result.batch == 2
+
+
+def lonely_tanh() -> onnx.ModelProto:
+    """Tanh between DequantizeLinear and QuantizeLinear, for which the runtime has no integer kernel."""
+    arrays: dict[str, Any] = {"s": np.float32(0.02), "z": np.uint8(128)}
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["xq"], "q0"),
+        node("DequantizeLinear", ["xq", "s", "z"], ["xd"], "dq0"),
+        node("Tanh", ["xd"], ["t"], "lonely"),
+        node("QuantizeLinear", ["t", "s", "z"], ["tq"], "q1"),
+        node("DequantizeLinear", ["tq", "s", "z"], ["y"], "dq1"),
+    ]
+    return model(nodes, [tensor("x", ["N", 64])], [tensor("y", ["N", 64])], arrays)
+
+
+def test_what_did_not_fuse_is_named_with_its_cost(tmp_path: Path) -> None:
+    result = octavo.bench(save(lonely_tanh(), tmp_path / "m.onnx"), seconds=0.01, memory=False)
+    (found,) = result.models[0].unfused
+    assert (found.node, found.op_type) == ("lonely", "Tanh")
+    assert "1 float operator fed by DequantizeLinear" in str(result)
+
+
+def test_the_cost_is_the_operators_and_its_share_of_conversions() -> None:
+    graph = lonely_tanh().graph
+    times = [
+        NodeTime(n, "", t)
+        for n, t in (("q0", 1.0), ("dq0", 2.0), ("lonely", 4.0), ("q1", 8.0), ("dq1", 16.0))
+    ]
+    (found,) = unfused(graph, times)
+    assert (found.seconds, found.conversion_seconds, found.cost) == (4.0, 10.0, 14.0)
+    graph.node.append(node("Abs", ["xd"], ["other"], "second"))
+    assert [(one.node, one.conversion_seconds) for one in unfused(graph, times)] == [
+        ("lonely", 9.0),
+        ("second", 1.0),
+    ]
+
+
+def test_wrong_requests_are_told(both: tuple[Path, Path], tmp_path: Path) -> None:
+    fixed = model([node("Relu", ["x"], ["y"])], [tensor("x", [2, 4])], [tensor("y", [2, 4])])
+    path = save(fixed, tmp_path / "fixed.onnx")
+    with pytest.raises(DataError, match="batches of 2 only"):
+        octavo.bench(path, batch=3)
+    with pytest.raises(ModelError, match="the same inputs"):
+        octavo.bench(both[0], path)
+    with pytest.raises(RecipeError, match="no clock 'sun'"):
+        octavo.bench(path, clock="sun")
+    with pytest.raises(RecipeError, match="above zero"):
+        octavo.bench(path, seconds=0)
+    with pytest.raises(ModelError, match="There is no model"):
+        octavo.bench(tmp_path / "no.onnx")
+    with pytest.raises(DataError, match="takes shape"):
+        octavo.bench(path, data=[{"x": np.zeros((3, 4), np.float32)}])

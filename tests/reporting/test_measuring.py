@@ -1,0 +1,75 @@
+"""Evaluations and measurements as text: signs, units, and names from strangers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.reporting.bench import bench_markdown, bench_table, time_text
+from octavo.reporting.evaluation import difference_text, evaluation_markdown, evaluation_table, figure_text
+
+EVIL = "<script>\x1b[31m|x"
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "percent", "text"),
+    [
+        (-0.003, 0.004, True, "−0.30 points ± 0.40"),
+        (0.0125, 0.02, True, "+1.25 points ± 2.00"),
+        (-0.00001, 0.004, True, "0.00 points ± 0.40"),
+        (1.25, 0.5, False, "+1.25 ± 0.5"),
+    ],
+)
+def test_differences_have_a_sign_and_a_width(value: float, half: float, percent: bool, text: str) -> None:
+    assert difference_text({"value": value, "half_width": half}, percent) == text
+
+
+def test_figures_and_times_are_readable() -> None:
+    assert figure_text(0.7184, True) == "71.84 %"
+    assert figure_text(float("inf"), False) == "∞"
+    assert figure_text(float("nan"), True) == "–"
+    assert [time_text(t) for t in (2.5, 0.0123, 0.00000042, None)] == ["2.5 s", "12.3 ms", "0.42 µs", "–"]
+
+
+def evaluation() -> dict[str, Any]:
+    score = {"name": "top1", "value": 0.5, "low": 0.4, "high": 0.6, "higher_is_better": True, "percent": True}
+    return {
+        "task": "classification",
+        "model": EVIL,
+        "against": None,
+        "samples": 2,
+        "scores": [score],
+        "against_scores": [],
+        "differences": [],
+        "per_class": {"figure": "top1", "model": [{"name": EVIL, "value": 0.5, "count": 2}], "against": []},
+        "settings": {},
+        "notes": [EVIL],
+    }
+
+
+def measurement() -> dict[str, Any]:
+    latency = {"median": 0.001, "low": 0.001, "high": 0.002, "best": 0.001}
+    part = {"node": EVIL, "op_type": "Tanh", "seconds": 0.001, "conversion_seconds": 0.0}
+    model = {
+        "name": EVIL,
+        "file_bytes": 10,
+        "latency": latency,
+        "load_seconds": None,
+        "memory_bytes": None,
+        "ops": [{"op_type": EVIL, "count": 1, "seconds": 0.002}],
+        "unfused": [part],
+    }
+    return {
+        "models": [model], "ratio": None, "rounds": 9, "batch": 1, "threads": None, "data": EVIL,
+        "clock": "cpu", "notes": [],
+    }  # fmt: skip
+
+
+def test_names_from_strangers_do_nothing() -> None:
+    texts = [evaluation_table(evaluation(), classes=5), bench_table(measurement())]
+    pages = [evaluation_markdown(evaluation(), EVIL), bench_markdown(measurement(), EVIL)]
+    assert not any("\x1b" in text for text in texts + pages)
+    assert not any("<script>" in page for page in pages)
+    assert "50 % of the time" in texts[1]
+    assert "processor time" in texts[1]
