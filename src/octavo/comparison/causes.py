@@ -1,0 +1,255 @@
+"""From figures to words: why a tensor makes a result wrong, and what to change.
+
+=============  ==================================================================  =====================
+cause          sign                                                                change
+=============  ==================================================================  =====================
+mask           a constant of large magnitude shares a scale with scores            leave the sum float
+clipped        most of the lost energy is in values that were cut off              the range of the data
+few levels     the values use less than half of the quantized range                the range of the data
+mixed concat   a Concat joins ranges that differ 16 times and more                 leave it float
+outliers       the largest magnitude is many times the root mean square            an MSE range, or float
+coarse scale   a weight's integers use a small part of their range                 a scale of its own
+channels       one scale for channels of very unlike sizes                         a scale per channel
+bias           an int32 bias is off                                                leave the layer float
+bias overflow  an int32 bias near the limit of its type: sums wrap around          leave the layer float
+bits           nothing of the above                                                16 bits, or float
+other          quantizing the tensors one by one does not explain the error        leave the node float
+=============  ==================================================================  =====================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.comparison.blame import Blame
+from octavo.comparison.constants import Array, is_constant, real, stored
+from octavo.comparison.match import Matching, Pair
+from octavo.comparison.run import Seen, Watch
+from octavo.comparison.spelling import PRODUCTS, Unit
+from octavo.comparison.view import operands
+from octavo.comparison.weights import WeightError
+from octavo.model import query
+from octavo.planning.hazards import MASK, RATIO
+
+_LOUD = 30.0  # peak over root mean square at which a range is made by outliers
+_ROOM = 2**30  # a larger int32 bias leaves the sums too little room
+_UNLIKE = 8.0  # channels that differ by more want scales of their own
+_MASKING = frozenset({"Add", "Sub", "Where", "Max", "Min"})
+_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Cast"})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause in words; ``wish`` says what would help, and is made a change by :mod:`.proposal`."""
+
+    tensor: str
+    kind: str
+    cause: str
+    text: str
+    wish: str
+    reader: Unit  # the float unit that was looked at
+    maker: Unit | None = None  # the float unit that makes the tensor
+    axis: int | None = None  # of a weight's channels
+    excess: float = 0.0  # dB that other parameters of the same kind would gain
+
+
+def explain(
+    blame: Blame, found: Matching, seen: Seen, weights: dict[tuple[Pair, int], WeightError]
+) -> Finding:
+    """The cause of a unit's bad result."""
+    unit = blame.pair.float_unit
+    if blame.is_result:
+        signal = found.float_view.signal(blame.pair.target)
+        return _activation(found, seen, signal, unit, seen.pairs[blame.pair])
+    if blame.place is None:
+        return _unexplained(blame.pair, seen.pairs[blame.pair])
+    detail = weights.get((blame.pair, blame.place))
+    if detail is not None:
+        return weight_finding(detail, unit)
+    operand = unit.operands[blame.place]
+    signal = found.float_view.signal(operand.value) if operand is not None else blame.pair.target
+    return _activation(found, seen, signal, unit, _watch(found, seen, signal))
+
+
+def _unexplained(pair: Pair, watch: Watch) -> Finding:
+    """Where no tensor's quantization is the reason: an overflow, another kernel, or a lost step."""
+    unit = pair.float_unit
+    bias = unit.operands[2] if unit.kind in PRODUCTS and len(unit.operands) > 2 else None
+    top = _stored_bias(pair)
+    if bias is not None and top > _ROOM:
+        text = f"its integers reach {top} of 2147483647, so that sums overflow in the integer kernel"
+        return Finding(bias.value.name or "", "weight", "bias overflow", text, "exclude", unit)
+    steps = ", ".join(node.op_type for node in pair.steps)
+    text = f"quantization does not explain it: something of {steps} is missing or computed otherwise"
+    execution = watch.execution.errors(watch.executed)
+    local = watch.local.errors(watch.power)
+    if execution is not None and local is not None and execution.sqnr < local.sqnr + 6:
+        text = (
+            "the runtime's optimized kernel computes something else than the graph says:"
+            f" {execution.sqnr:.1f} dB between optimized and unoptimized execution"
+        )
+    return Finding(pair.target.name or "", "operator", "other", text, "exclude", unit, unit)
+
+
+def _stored_bias(pair: Pair) -> int:
+    """The largest magnitude among the integers of a bias; 0 where there are none."""
+    operand = pair.unit.operands[2] if len(pair.unit.operands) > 2 else None
+    value = operand.value if operand is not None else None
+    maker = value.producer() if value is not None else None
+    if maker is not None and maker.op_type == "DequantizeLinear":
+        value = maker.inputs[0]
+    if value is None or not is_constant(value) or pair.unit.kind not in PRODUCTS:
+        return 0
+    held = stored(value)
+    return int(np.abs(held.astype(np.int64)).max(initial=0)) if held.dtype == np.int32 else 0
+
+
+def _watch(found: Matching, seen: Seen, signal: ir.Value) -> Watch | None:
+    f = found.float_view
+    for pair, watch in seen.pairs.items():
+        if f.signal(pair.target) is signal:
+            return watch
+    return seen.inputs.get(signal)
+
+
+def weight_finding(w: WeightError, unit: Unit) -> Finding:
+    """What is wrong with a weight."""
+    cause, text, wish = _weight_cause(w, unit)
+    return Finding(w.name, "weight", cause, text, wish, unit, axis=w.axis, excess=w.excess)
+
+
+def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
+    span = f"{w.low:.3g} … {w.high:.3g}"
+    if unit.kind in _MASKING and max(-w.low, w.high) >= MASK:
+        text = f"a mask of {span} is quantized with the scores, which one scale leaves no steps"
+        return "mask", text, "exclude"
+    if unit.kind in PRODUCTS and w.place == 2:
+        text = f"the bias of {span} does not fit its integers, whose scale follows from input and weight"
+        return "bias", text, "exclude"
+    if w.used is not None and w.used < 0.25:
+        text = f"the scale is too coarse: its values of {span} use {w.used:.0%} of the levels of {w.qtype}"
+        return "coarse scale", text, "per channel"
+    if w.clipped is not None and w.clipped > 0.01:
+        return "clipped", f"{w.clipped:.1%} of its values, {span}, are cut off by its scale", "per channel"
+    if w.scales <= 1 and w.spread > _UNLIKE:
+        text = f"one scale for channels of unlike size (the largest is {w.spread:.0f} times the median)"
+        return "channels", text, "per channel"
+    if w.crest > _LOUD:
+        text = f"outliers of {span}, {w.crest:.0f} times the root mean square, leave the others few levels"
+        return "outliers", text, "exclude"
+    text = f"{w.qtype} is too coarse for its values of {span}"
+    return "bits", text, "per channel" if w.scales <= 1 else "more bits"
+
+
+def _activation(found: Matching, seen: Seen, signal: ir.Value, reader: Unit, watch: Watch | None) -> Finding:
+    maker = found.float_view.maker.get(signal)
+    name = signal.name or ""
+    mask = _mask(found, signal)
+    if mask is not None:
+        return _masked(found, mask, name, reader)
+    power = watch.power if watch is not None else None
+    loud = power is not None and max(-power.low, power.high) >= MASK and -power.low > 4 * power.high
+    if (
+        loud
+        and power is not None
+        and reader.kind == "Softmax"
+        and maker is not None
+        and maker.kind in _MASKING
+    ):
+        text = f"scores and a mask of {power.low:.3g} share one scale, which leaves the scores no steps"
+        return Finding(name, "activation", "mask", text, "exclude", reader, maker)
+    cause, text, wish = _range_cause(found, seen, reader, maker, watch)
+    return Finding(name, "activation", cause, text, wish, reader, maker, excess=excess(watch))
+
+
+def excess(watch: Watch | None) -> float:
+    """By how many dB a tensor's fixed range is worse than that of its values."""
+    return watch.clipping.excess(watch.power) if watch is not None and watch.clipping is not None else 0.0
+
+
+def _masked(found: Matching, mask: tuple[Unit, ir.Value, Array], scores: str, reader: Unit) -> Finding:
+    unit, constant, content = mask
+    span = f"{float(content.min()):.3g} … {float(content.max()):.3g}"
+    text = (
+        f"the mask {constant.name!r} of {span} shares one scale with the scores {scores!r}: no steps are left"
+    )
+    named = constant.name if _is_stored(found, unit) else scores
+    return Finding(named or scores, "activation", "mask", text, "exclude", reader, unit)
+
+
+def _range_cause(
+    found: Matching, seen: Seen, reader: Unit, maker: Unit | None, watch: Watch | None
+) -> tuple[str, str, str]:
+    joined = next((u for u in (reader, maker) if u is not None and u.kind == "Concat"), None)
+    unlike = _unlike(found, seen, joined) if joined is not None else None
+    if unlike is not None:
+        text = f"a Concat joins ranges of {unlike[0]:.3g} and {unlike[1]:.3g} under one scale"
+        return "mixed concat", text, "exclude"
+    if watch is None or not watch.power.count:
+        return "bits", "one scale for its range leaves too few levels", "exclude reader"
+    power, clip = watch.power, watch.clipping
+    span = f"{power.low:.3g} … {power.high:.3g}"
+    if clip is not None:
+        limits = f"{clip.low:.3g} … {clip.high:.3g}"
+        if clip.share > 0 and clip.rounding < 0.5:
+            return (
+                "clipped",
+                f"{clip.share:.2%} of its values, {span}, lie outside its range {limits}",
+                "range",
+            )
+        if clip.used(power) < 0.5:
+            text = f"its values, {span}, use {clip.used(power):.0%} of its range {limits}: too few levels"
+            return "few levels", text, "range"
+    rms = float(np.sqrt(power.energy / power.count)) if power.count else 0.0
+    crest = max(-power.low, power.high) / max(rms, 1e-38)
+    if crest > _LOUD:
+        text = f"outliers make its range: {span}, {crest:.0f} times its root mean square of {rms:.3g}"
+        return "outliers", text, "exclude reader" if clip is None else "tighter"
+    wish = "more bits" if clip is not None else "exclude reader"
+    return "bits", f"one scale for its range of {span} is too coarse (root mean square {rms:.3g})", wish
+
+
+def _mask(found: Matching, signal: ir.Value) -> tuple[Unit, ir.Value, Array] | None:
+    """The sum that mixes a constant of large magnitude into a tensor, and that constant."""
+    maker = found.float_view.maker.get(signal)
+    for _ in range(4):
+        if maker is None:
+            return None
+        if maker.kind in _MASKING:
+            for _, operand in operands(maker):
+                content = real(operand.value) if is_constant(operand.value) else None
+                if (
+                    content is not None
+                    and content.dtype.kind == "f"
+                    and np.abs(content).max(initial=0) >= MASK
+                ):
+                    return maker, operand.value, content
+            return None
+        if maker.kind not in _MOVES or maker.operands[0] is None:
+            return None
+        maker = found.float_view.maker.get(found.float_view.signal(maker.operands[0].value))
+    return None
+
+
+def _is_stored(found: Matching, unit: Unit) -> bool:
+    """Whether the constants of a float unit are quantized in the other model."""
+    pair = next((p for p in found.pairs if p.float_unit is unit), None)
+    if pair is None:
+        return False
+    constant = [o.value for _, o in operands(pair.unit) if is_constant(o.value)]
+    return any(v.producer() is not None or not query.is_float(v) for v in constant)
+
+
+def _unlike(found: Matching, seen: Seen, unit: Unit) -> tuple[float, float] | None:
+    """The smallest and the largest magnitude that a Concat joins, if they are too far apart."""
+    tops = []
+    for _, operand in operands(unit):
+        watch = _watch(found, seen, found.float_view.signal(operand.value))
+        if watch is not None and watch.power.count:
+            tops.append(max(-watch.power.low, watch.power.high))
+    if len(tops) < 2 or min(tops) <= 0 or max(tops) / min(tops) < RATIO:
+        return None
+    return min(tops), max(tops)

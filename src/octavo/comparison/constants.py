@@ -1,0 +1,157 @@
+"""What constants hold in real numbers, however they are stored: integers, blocks, turned, cast.
+
+A constant is an initializer, or what nodes that only move, cast, quantize or dequantize make of some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.core.kernels import unpack4
+from octavo.model import query
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_DEEPEST = 16
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+
+
+def is_constant(value: ir.Value | None, depth: int = _DEEPEST) -> bool:
+    """Whether a value is the same in every run, and can be read off here."""
+    if value is None:
+        return False
+    producer = value.producer()
+    if producer is None:
+        return value.is_initializer() and not value.is_graph_input()
+    return (
+        depth > 0
+        and producer.op_type in _READERS
+        and all(v is None or is_constant(v, depth - 1) for v in producer.inputs)
+    )
+
+
+def real(value: ir.Value | None) -> Array | None:
+    """The content of a constant: floats as float32, integers that are dequantized likewise."""
+    if not is_constant(value):
+        return None
+    found = stored(value)
+    return found.astype(np.float32) if found.dtype.kind not in "iubSUO" else found
+
+
+def stored(value: ir.Value | None) -> Array:
+    """The content of a constant as it is stored."""
+    if value is None:
+        return np.zeros(0, np.float32)
+    producer = value.producer()
+    if producer is None:
+        return np.asarray(value.const_value.numpy()) if value.const_value is not None else np.zeros(0)
+    return _READERS[producer.op_type](producer, [stored(v) for v in producer.inputs])
+
+
+def numbers(value: ir.Value | None) -> Array | None:
+    """A scale or zero point that is a constant, in float64."""
+    return stored(value).astype(np.float64) if is_constant(value) else None
+
+
+def spread(params: Array, rank: int, axis: int, length: int) -> Array:
+    """Scales of one axis laid out to broadcast; a single one as it is."""
+    if params.size == 1:
+        return params.reshape(())
+    if params.ndim <= 1:
+        return params.reshape([length if i == axis % rank else 1 for i in range(rank)])
+    return params
+
+
+def dequantize(q: Array, scale: Array, zero: Array | None, axis: int, block: int = 0) -> Array:
+    """``scale · (q − zero)`` in float32; scales for each index of an axis, or for blocks along it."""
+    wide = q.astype(np.float64)
+    centre = np.zeros(1) if zero is None or zero.size == 0 else zero.astype(np.float64)
+    scale = scale.astype(np.float64)
+    if block:
+        axis %= q.ndim
+        keep = (slice(None),) * axis + (slice(0, q.shape[axis]),)
+        scale = np.repeat(scale, block, axis)[keep]
+        centre = np.repeat(centre, block, axis)[keep] if centre.size > 1 else centre.reshape(())
+        return np.asarray((wide - centre) * scale, np.float32)
+    length = q.shape[axis % q.ndim] if q.ndim else 1
+    scale, centre = (spread(p, max(q.ndim, 1), axis, length) for p in (scale, centre))
+    return np.asarray((wide - centre) * scale, np.float32)
+
+
+def blocks(node: ir.Node) -> Array | None:
+    """The weight of a MatMulNBits node as ``[N, K]``."""
+    packed, scales = query.constant(node.inputs[1]), query.constant(node.inputs[2])
+    if packed is None or scales is None:
+        return None
+    K, N, bits, size = (int(query.attribute(node, a, 0)) for a in ("K", "N", "bits", "block_size"))
+    groups = -(-K // size)
+    raw = np.asarray(packed.numpy())
+    q = _unpacked(raw, N * groups * size, bits).reshape(N, groups, size).astype(np.float32)
+    zeros = node.inputs[3] if len(node.inputs) > 3 else None
+    if zeros is None:
+        centre = np.full((N, groups), float(1 << (bits - 1)), np.float32)
+    else:
+        held = stored(zeros)
+        if held.dtype.kind == "u" and bits < 8:
+            rows = held.reshape(N, -1)
+            centre = np.stack([_unpacked(row, groups, bits) for row in rows]).astype(np.float32)
+        else:
+            centre = held.reshape(N, groups).astype(np.float32)
+    scale = np.asarray(scales.numpy()).reshape(N, groups).astype(np.float32)
+    return np.asarray(((q - centre[..., None]) * scale[..., None]).reshape(N, -1)[:, :K])
+
+
+def _unpacked(raw: Array, count: int, bits: int) -> Array:
+    if bits == 4:
+        return unpack4(raw.view(np.uint8), count, signed=False)
+    if bits == 2:
+        flat = raw.view(np.uint8).reshape(-1)
+        return np.stack([(flat >> shift) & 3 for shift in (0, 2, 4, 6)], -1).reshape(-1)[:count]
+    return raw.reshape(-1)[:count]
+
+
+def _of_dequantize(node: ir.Node, inputs: list[Array]) -> Array:
+    axis = int(query.attribute(node, "axis", 1))
+    block = int(query.attribute(node, "block_size", 0))
+    return dequantize(inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None, axis, block)
+
+
+def _of_quantize(node: ir.Node, inputs: list[Array]) -> Array:
+    axis = int(query.attribute(node, "axis", 1))
+    x, scale = inputs[0], inputs[1]
+    zero = inputs[2] if len(inputs) > 2 else np.zeros((), np.uint8)
+    rank, length = max(x.ndim, 1), x.shape[axis % x.ndim] if x.ndim else 1
+    steps = np.rint(x / spread(scale, rank, axis, length))
+    if zero.dtype.kind not in "iu":
+        return np.asarray(steps).astype(zero.dtype)
+    limits = np.iinfo(zero.dtype)
+    moved = steps + spread(zero, rank, axis, length).astype(np.float64)
+    return np.asarray(np.clip(moved, limits.min, limits.max)).astype(zero.dtype)
+
+
+def _of_transpose(node: ir.Node, inputs: list[Array]) -> Array:
+    return inputs[0].transpose(query.attribute(node, "perm", None))
+
+
+def _of_cast(node: ir.Node, inputs: list[Array]) -> Array:
+    return inputs[0].astype(ir.DataType(int(query.attribute(node, "to", 1))).numpy())
+
+
+def _of_reshape(node: ir.Node, inputs: list[Array]) -> Array:
+    wanted = [inputs[0].shape[i] if n == 0 else int(n) for i, n in enumerate(inputs[1].tolist())]
+    return inputs[0].reshape(wanted)
+
+
+_READERS: dict[str, Callable[[ir.Node, list[Array]], Array]] = {
+    DEQUANTIZE: _of_dequantize,
+    QUANTIZE: _of_quantize,
+    "Transpose": _of_transpose,
+    "Cast": _of_cast,
+    "Reshape": _of_reshape,
+    "Identity": lambda node, inputs: inputs[0],
+}

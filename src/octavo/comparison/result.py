@@ -1,0 +1,162 @@
+"""What a comparison found, as plain values: it prints as a table, and is JSON, a data frame and a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from octavo.comparison.measure import Errors
+from octavo.comparison.weights import WeightError
+from octavo.core import codec
+from octavo.core.recipe import Override, Recipe
+from octavo.errors import OctavoError
+from octavo.reporting import comparison as text
+from octavo.reporting.html.notebook import table_html
+
+SCHEMA = 1  # the version of what to_dict() gives
+
+
+@dataclass(frozen=True)
+class TensorError:
+    """A tensor of the float model and its twin.
+
+    ``local`` is the error of its operator alone, fed with float inputs; ``accumulated`` that of the whole
+    quantized model up to here; ``execution`` what the runtime's optimizations change. ``clipped`` is the
+    share of values outside the quantized range, ``rounding`` rounding's share of the energy lost by this
+    tensor's own quantization, ``used`` the share of the range that values reach.
+    """
+
+    name: str
+    twin: str
+    node: str
+    op_type: str
+    local: Errors | None
+    accumulated: Errors | None
+    execution: Errors | None
+    low: float
+    high: float
+    clipped: float | None = None
+    rounding: float | None = None
+    used: float | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something to do about a culprit: settings for a tensor, or nodes to leave float."""
+
+    text: str
+    overrides: tuple[Override, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A tensor that makes a result wrong, by how much, why, and what to change."""
+
+    tensor: str
+    kind: str  # "weight", "activation", or "operator"
+    node: str
+    op_type: str
+    sqnr: float
+    cause: str
+    text: str
+    change: Change
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """An output of the model: against float, and optimized against unoptimized."""
+
+    name: str
+    errors: Errors | None
+    execution: Errors | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A float model and its quantized twin, compared; prints as a table."""
+
+    float_model: str
+    quantized: str
+    form: str  # the form of the float model that was matched
+    samples: int
+    looked: int  # samples in which tensors inside the models were compared
+    matched: int
+    unmatched: tuple[str, ...]
+    outputs: tuple[OutputError, ...]
+    tensors: tuple[TensorError, ...]
+    weights: tuple[WeightError, ...]
+    culprits: tuple[Culprit, ...]
+    base: Recipe
+    notes: tuple[str, ...] = ()
+
+    def proposal(self, most: int | None = None) -> Recipe:
+        """The recipe that the model seems to be made by, with the changes for its worst culprits."""
+        return combined(self.base, [culprit.change for culprit in self.culprits[:most]])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; docs/compare.md says what each key holds."""
+        return {
+            "schema": SCHEMA,
+            "float_model": self.float_model,
+            "quantized": self.quantized,
+            "form": self.form,
+            "samples": self.samples,
+            "looked": self.looked,
+            "matched": self.matched,
+            "unmatched": list(self.unmatched),
+            "outputs": [asdict(output) for output in self.outputs],
+            "culprits": [_culprit(culprit) for culprit in self.culprits],
+            "tensors": [asdict(tensor) for tensor in self.tensors],
+            "weights": [{**asdict(weight), "rounding": weight.rounding} for weight in self.weights],
+            "notes": list(self.notes),
+            "proposal": self.proposal().to_dict(),
+        }
+
+    def to_pandas(self) -> Any:
+        """The tensors, in the order of the network, as a data frame."""
+        try:
+            import pandas
+        except ImportError:
+            raise OctavoError(
+                "to_pandas() needs pandas, which is not installed: pip install pandas."
+            ) from None
+        return pandas.json_normalize([asdict(tensor) for tensor in self.tensors])
+
+    def table(self, top: int = 10) -> str:
+        """The culprits and the worst tensors, as text."""
+        return text.comparison_table(self, top)
+
+    def markdown(self, top: int = 20) -> str:
+        """The same in Markdown."""
+        return text.markdown(self, top)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return table_html(str(self))
+
+
+def combined(recipe: Recipe, changes: Sequence[Change]) -> Recipe:
+    """A recipe with changes added."""
+    overrides = {o.tensor: o for o in (*recipe.overrides, *(o for c in changes for o in c.overrides))}
+    excluded = dict.fromkeys((*recipe.exclude, *(node for c in changes for node in c.exclude)))
+    return recipe.but(overrides=tuple(overrides.values()), exclude=tuple(excluded))
+
+
+def _culprit(culprit: Culprit) -> dict[str, Any]:
+    change = culprit.change
+    return {
+        **{
+            name: getattr(culprit, name)
+            for name in ("tensor", "kind", "node", "op_type", "sqnr", "cause", "text")
+        },
+        "change": {
+            "text": change.text,
+            "overrides": [codec.encode(override) for override in change.overrides],
+            "exclude": list(change.exclude),
+        },
+    }

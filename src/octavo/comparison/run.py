@@ -1,0 +1,241 @@
+"""One pass over the data: the float model, the quantized one, and each quantized unit alone, side by side.
+
+Only sums are kept, so that memory does not grow with the data. Outputs are compared in every sample; what is
+inside the models in the first ``FIRST`` samples and then in one of ``EVERY``, since looking costs four times
+what running does. The first ones also go through the quantized model without the runtime's optimizations.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from octavo.calibration.data import Data, Feeds
+from octavo.comparison import replay
+from octavo.comparison.constants import Array, numbers
+from octavo.comparison.match import Matching, Pair
+from octavo.comparison.measure import Clipping, Gap, Power, Row, row
+from octavo.comparison.observe import Observed, fitting, observed, open_proto
+from octavo.comparison.replay import Replay
+from octavo.comparison.view import Numbers, View
+from octavo.core.qtypes import from_onnx
+from octavo.errors import ModelError
+from octavo.model import query
+from octavo.model.session import Session
+
+Progress = Callable[[int, int | None], None]
+FIRST, EVERY = 8, 10  # samples whose inner tensors are looked at
+CHECKED = 2  # samples that are run without the runtime's optimizations too
+KEPT = 2  # samples remembered, to look closer at the worst units
+
+
+@dataclass
+class Watch:
+    """What is added up for one tensor."""
+
+    power: Power = field(default_factory=Power)
+    local: Gap = field(default_factory=Gap)
+    accumulated: Gap = field(default_factory=Gap)
+    execution: Gap = field(default_factory=Gap)  # optimized against unoptimized
+    executed: Power = field(default_factory=Power)
+    clipping: Clipping | None = None
+
+
+@dataclass
+class Seen:
+    """What one pass gave."""
+
+    pairs: dict[Pair, Watch]
+    inputs: dict[ir.Value, Watch]  # inputs of the float model that are quantized as they come in
+    outputs: dict[str, Watch]
+    samples: int = 0
+    looked: int = 0
+    checked: int = 0
+    kept: list[dict[str, Array]] = field(default_factory=list)
+    float_model: Observed | None = None
+    replay: Replay | None = None
+    alone: Session | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def look(
+    found: Matching,
+    data: Data,
+    *,
+    samples: int | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Seen:
+    """Run both models on the data."""
+    seen = _prepare(found)
+    sessions = _Sessions(found, seen, threads)
+    feeds = Feeds(data, sessions.plain.session.inputs, limit=samples)
+    for feed in itertools.islice(feeds, samples):
+        sessions.sample(feed, seen)
+        if progress is not None:
+            progress(seen.samples, feeds.length)
+    seen.float_model, seen.alone = sessions.plain, sessions.alone
+    return seen
+
+
+def _prepare(found: Matching) -> Seen:
+    q = found.view
+    pairs = {p: Watch(clipping=clipping(q, p.twin)) for p in found.pairs if _counts(found, p)}
+    inputs: dict[ir.Value, Watch] = {}
+    for value in q.model.graph.inputs:
+        clip = clipping(q, value)
+        source = found.signals.get(q.signal(value))
+        if clip is not None and source is not None:
+            inputs[source] = Watch(clipping=clip)
+    outputs = {v.name or "": Watch() for v in found.float_view.model.graph.outputs}
+    return Seen(pairs, inputs, outputs)
+
+
+def _counts(found: Matching, pair: Pair) -> bool:
+    """Whether a pair is worth looking at: quantization touches it, and it gives floats."""
+    return found.view.is_quantized(pair.unit) and query.is_float(pair.target)
+
+
+def clipping(view: View, value: ir.Value) -> Clipping | None:
+    """The fixed range that a signal is quantized to, if it is one range for the whole tensor."""
+    found = view.quantization(view.signal(value))
+    scale = numbers(found.scale) if found is not None else None
+    if found is None or scale is None or scale.size != 1:
+        return None
+    return _range(found, float(scale.reshape(-1)[0]))
+
+
+def _range(found: Numbers, scale: float) -> Clipping | None:
+    zero = numbers(found.zero)
+    element = query.element_type(found.zero) if found.zero is not None else ir.DataType.UINT8
+    kind = from_onnx(int(element)) if element is not None else None
+    if kind is None or kind.is_float:
+        return None
+    centre = float(zero.reshape(-1)[0]) if zero is not None and zero.size else 0.0
+    return Clipping((kind.qmin - centre) * scale, (kind.qmax - centre) * scale, scale)
+
+
+class _Sessions:
+    """The float model, the quantized one in two ways, and the replay."""
+
+    def __init__(self, found: Matching, seen: Seen, threads: int | None) -> None:
+        f, q = found.float_view, found.view
+        self.found = found
+        self.replay = replay.build(found, list(seen.pairs))
+        wanted = [f.signal(p.target) for p in seen.pairs] + list(self.replay.inputs.values())
+        self.targets = {p: f.signal(p.target) for p in seen.pairs}
+        self.plain = observed(f.model, wanted, {}, threads=threads)
+        self.forms = {p: q.seen(q.signal(p.twin)) for p in seen.pairs}
+        integers = {v: q.numbers[v] for v in self.forms.values() if v in q.numbers}
+        self.quantized = observed(q.model, self.forms.values(), integers, threads=threads)
+        self.unoptimized: Observed | None = observed(
+            q.model, self.forms.values(), integers, threads=threads, optimize=False
+        )
+        self.float_used = Session.open(f.model, threads=threads)
+        self.as_used = Session.open(q.model, threads=threads)
+        self.alone = self._alone(seen, threads)
+        seen.replay = self.replay
+
+    def _alone(self, seen: Seen, threads: int | None) -> Session | None:
+        if not self.replay.outputs:
+            return None
+        try:
+            return open_proto(self.replay.proto, self.found.view.model, self.replay.used, threads=threads)
+        except ModelError as error:
+            seen.notes.append(f"Local errors are not known: the units can't be run by themselves ({error}).")
+            return None
+
+    def sample(self, feed: dict[str, Array], seen: Seen) -> None:
+        """Take in one sample."""
+        given = fitting(feed, self.as_used.inputs)
+        used = self.as_used.run(given)
+        if seen.samples < FIRST or seen.samples % EVERY == 0:
+            plain = self._look(feed, given, used, seen)
+        else:
+            plain = self.float_used.run(feed)
+        for name, other in _outputs(self.found).items():
+            if plain[name].dtype.kind in "fV":
+                x = row(plain[name])
+                seen.outputs[name].power.add(x)
+                seen.outputs[name].accumulated.add(x, row(used[other]))
+        if len(seen.kept) < KEPT:
+            seen.kept.append(dict(feed))
+        seen.samples += 1
+
+    def _look(
+        self, feed: dict[str, Array], given: dict[str, Array], used: dict[str, Array], seen: Seen
+    ) -> dict[str, Array]:
+        """Compare what is inside; returns what the float model gave."""
+        plain, mine = self.plain.run(feed), self.quantized.run(given)
+        local = self.alone.run(self._operands(plain)) if self.alone is not None else {}
+        for pair, watch in seen.pairs.items():
+            x = _get(self.plain, self.targets[pair], plain)
+            if x is None:
+                continue
+            _note(watch, x)
+            y = _get(self.quantized, self.forms[pair], mine)
+            if y is not None:
+                watch.accumulated.add(x, y)
+            alone = local.get(self.replay.outputs.get(pair, ""))
+            if alone is not None:
+                watch.local.add(x, row(alone))
+        for value, watch in seen.inputs.items():
+            _note(watch, row(feed[value.name or ""]))
+        if seen.samples < CHECKED:
+            self._check(given, mine, used, seen)
+        else:
+            self.unoptimized = None
+        seen.looked += 1
+        return plain
+
+    def _operands(self, plain: Mapping[str, Array]) -> dict[str, Array]:
+        """What the replay is fed with."""
+        specs = self.alone.inputs if self.alone is not None else []
+        found: dict[str, Array] = {}
+        for spec in specs:
+            array = plain[self.plain.names.get(self.replay.inputs[spec.name], "")]
+            found[spec.name] = array if array.dtype == spec.dtype else array.astype(spec.dtype)
+        return found
+
+    def _check(
+        self, given: dict[str, Array], mine: dict[str, Array], used: dict[str, Array], seen: Seen
+    ) -> None:
+        """The same sample without optimizations; outputs are those of the model as it is used."""
+        if self.unoptimized is None:
+            return
+        slow = self.unoptimized.run(given)
+        for pair, watch in seen.pairs.items():
+            x, y = (
+                _get(self.unoptimized, self.forms[pair], slow),
+                _get(self.quantized, self.forms[pair], mine),
+            )
+            if x is not None and y is not None:
+                watch.executed.add(x)
+                watch.execution.add(x, y)
+        for name, other in _outputs(self.found).items():
+            if used[other].dtype.kind in "fV":
+                x = row(slow[other])
+                seen.outputs[name].executed.add(x)
+                seen.outputs[name].execution.add(x, row(used[other]))
+        seen.checked += 1
+
+
+def _note(watch: Watch, x: Row) -> None:
+    low, high = watch.power.add(x)
+    if watch.clipping is not None:
+        watch.clipping.add(x, low, high)
+
+
+def _outputs(found: Matching) -> dict[str, str]:
+    """The outputs of the float model, and those of the quantized one that stand for them."""
+    plain = [v.name or "" for v in found.float_view.model.graph.outputs]
+    mine = [v.name or "" for v in found.view.model.graph.outputs]
+    return {n: n if n in mine else mine[i] for i, n in enumerate(plain) if n in mine or i < len(mine)}
+
+
+def _get(where: Observed, value: ir.Value, results: Mapping[str, Array]) -> Row | None:
+    found = results.get(where.names.get(value, ""))
+    return row(found) if found is not None and found.dtype.kind in "fV" else None

@@ -1,0 +1,208 @@
+"""The steps of ``compare``: match, look, blame, explain, propose."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, cast
+
+import onnx_ir as ir
+
+from octavo.calibration.data import Data
+from octavo.comparison import forms, run
+from octavo.comparison.blame import BAD, blames
+from octavo.comparison.causes import Finding, excess, explain, weight_finding
+from octavo.comparison.match import Matching, Pair
+from octavo.comparison.observe import mapped
+from octavo.comparison.proposal import Proposer, base_recipe
+from octavo.comparison.result import Comparison, Culprit, OutputError, TensorError
+from octavo.comparison.run import Seen, Watch
+from octavo.comparison.weights import WeightError, weight_errors
+from octavo.errors import ModelError
+from octavo.model import io, query
+
+Progress = Callable[[str, int, int | None], None]
+
+MOST = 16  # units that are looked at closer
+_WEAK = 35.0  # dB; the worst is named up to here, where nothing is bad
+_DIFFERS = 30.0  # dB between optimized and unoptimized execution
+
+
+class HasModel(Protocol):
+    """Something that holds a model: the result of ``quantize``."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The model."""
+        ...
+
+
+def compare(
+    float_model: io.ModelSource,
+    quantized: io.ModelSource | HasModel,
+    data: Data,
+    *,
+    samples: int | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare a float model with its quantized twin on data, tensor by tensor.
+
+    ``quantized`` is a model, or the result of ``quantize``; ``data`` fits the float model's inputs. Outputs
+    are compared in every sample, tensors inside in the first 8 and then in every tenth.
+    """
+    tell = progress if progress is not None else _silent
+    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+        tell("match", 0, 1)
+        mine = mapped(forms.plain(_source(quantized)), Path(folder))
+        _refuse_float(mine)
+        found, form = forms.best_match(float_model, mine)
+        if not found.pairs:
+            raise ModelError(
+                f"Nothing in {io.describe(mine)} matches {io.describe(found.float_view.model)};"
+                " compare a model with the one that it was quantized from."
+            )
+        seen = run.look(
+            found,
+            data,
+            samples=samples,
+            threads=threads,
+            progress=lambda done, total: tell("compare", done, total),
+        )
+        tell("explain", 0, 1)
+        return _result(float_model, found, form, seen)
+
+
+def _source(given: io.ModelSource | HasModel) -> io.ModelSource:
+    held = getattr(given, "model", None)
+    return held if isinstance(held, ir.Model) else cast(io.ModelSource, given)
+
+
+def _silent(phase: str, done: int, total: int | None) -> None:
+    pass
+
+
+def _refuse_float(model: ir.Model) -> None:
+    if not query.classify(model).quantized:
+        raise ModelError(
+            f"{io.describe(model)} has no quantized operator to compare; give the float model first, then the"
+            " quantized one."
+        )
+
+
+def _result(source: io.ModelSource, found: Matching, form: str, seen: Seen) -> Comparison:
+    weights = weight_errors(found)
+    base = base_recipe(found.view.model, weights.values())
+    prepared = (
+        forms.prepared(source, 21) if query.opset(found.float_view.model) < 21 else found.float_view.model
+    )
+    culprits = _culprits(found, seen, weights, Proposer(prepared, base))
+    tensors = tuple(_tensor(pair, watch) for pair, watch in seen.pairs.items())
+    outputs = tuple(
+        OutputError(name, w.accumulated.errors(w.power), w.execution.errors(w.executed))
+        for name, w in seen.outputs.items()
+        if w.power.count
+    )
+    return Comparison(
+        float_model=io.describe(found.float_view.model),
+        quantized=io.describe(found.view.model),
+        form=form,
+        samples=seen.samples,
+        looked=seen.looked,
+        matched=len(found.pairs),
+        unmatched=tuple(unit.name for unit in found.unmatched),
+        outputs=outputs,
+        tensors=tensors,
+        weights=tuple(weights.values()),
+        culprits=culprits,
+        base=base,
+        notes=tuple(_notes(found, seen, outputs, tensors)),
+    )
+
+
+def _tensor(pair: Pair, watch: Watch) -> TensorError:
+    clip = watch.clipping
+    return TensorError(
+        name=pair.target.name or "",
+        twin=pair.twin.name or "",
+        node=pair.float_unit.name,
+        op_type=pair.float_unit.node.op_type,
+        local=watch.local.errors(watch.power),
+        accumulated=watch.accumulated.errors(watch.power),
+        execution=watch.execution.errors(watch.executed),
+        low=watch.power.low,
+        high=watch.power.high,
+        clipped=clip.share if clip is not None else None,
+        rounding=clip.rounding if clip is not None else None,
+        used=clip.used(watch.power) if clip is not None else None,
+    )
+
+
+def _culprits(
+    found: Matching, seen: Seen, weights: dict[tuple[Pair, int], WeightError], proposer: Proposer
+) -> tuple[Culprit, ...]:
+    """Tensors by the worst result that each is to blame for, the worst first.
+
+    What better parameters of the same kind would gain counts on top: an injury comes before a weakness.
+    """
+    ranked: list[tuple[float, float, Finding]] = []
+    gains = {pair: excess(watch) for pair, watch in seen.pairs.items()}
+    for (pair, _), weight in weights.items():
+        gains[pair] = max(gains.get(pair, 0.0), weight.excess)
+    for pair, blame in blames(found, seen, gains, MOST).items():
+        watch = seen.pairs[pair]
+        local = watch.local.errors(watch.power)
+        if local is not None:
+            finding = explain(blame, found, seen, weights)
+            ranked.append((local.sqnr - finding.excess, local.sqnr, finding))
+    for (pair, _), weight in weights.items():
+        seen_there = seen.pairs.get(pair)
+        if (seen_there is None or not seen_there.local.count) and weight.errors.sqnr < BAD:
+            finding = weight_finding(weight, pair.float_unit)
+            ranked.append((weight.errors.sqnr - weight.excess, weight.errors.sqnr, finding))
+    ranked.sort(key=lambda item: item[0])
+    best: dict[str, Culprit] = {}
+    for score, sqnr, finding in ranked:
+        if finding.tensor not in best and score < (BAD if best else _WEAK):
+            best[finding.tensor] = _culprit(sqnr, finding, proposer)
+    return tuple(best.values())
+
+
+def _culprit(sqnr: float, finding: Finding, proposer: Proposer) -> Culprit:
+    return Culprit(
+        tensor=finding.tensor,
+        kind=finding.kind,
+        node=finding.reader.name,
+        op_type=finding.reader.node.op_type,
+        sqnr=sqnr,
+        cause=finding.cause,
+        text=finding.text,
+        change=proposer.change(finding),
+    )
+
+
+def _notes(
+    found: Matching, seen: Seen, outputs: tuple[OutputError, ...], tensors: tuple[TensorError, ...]
+) -> list[str]:
+    notes = list(seen.notes)
+    if found.unmatched:
+        kinds = sorted({unit.kind for unit in found.unmatched})
+        notes.append(
+            f"{len(found.unmatched)} quantized operators ({', '.join(kinds)}) have no counterpart in the"
+            " float model."
+        )
+    inner = sum(not pair.is_main for pair in seen.pairs)
+    if inner:
+        notes.append(f"{inner} operators inside subgraphs have no local error: they are not run alone.")
+    for output in outputs:
+        if output.execution is not None and output.execution.sqnr < _DIFFERS:
+            first = next(
+                (t for t in tensors if t.execution is not None and t.execution.sqnr < _DIFFERS), None
+            )
+            where = f"; the first tensor that differs so much is {first.name!r}" if first is not None else ""
+            notes.append(
+                f"The runtime's optimizations change the output {output.name!r}:"
+                f" {output.execution.sqnr:.1f} dB between optimized and unoptimized execution{where}."
+            )
+    return notes

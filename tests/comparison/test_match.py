@@ -1,0 +1,165 @@
+"""Tensors are matched by structure."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from builders import conv_net, graph, model, node, tensor
+from onnx import TensorProto
+from quantizing import EVERYWHERE, convolutions, feeds_for, layers, weights
+
+import octavo
+from octavo.comparison import compare
+from octavo.comparison.constants import blocks, is_constant, real
+from octavo.comparison.forms import best_match, plain
+from octavo.comparison.match import Matching, aligned, weight_pairs
+from octavo.comparison.spelling import weight
+from octavo.core import metrics
+from octavo.model import io, query
+
+from .injuries import attention, rename_all
+
+
+def _matched(proto: onnx.ModelProto, quantized: object) -> Matching:
+    return best_match(proto, plain(quantized))[0]
+
+
+def _pairs(found: Matching) -> dict[str, str]:
+    return {p.float_unit.name: p.target.name or "" for p in found.pairs}
+
+
+@pytest.mark.parametrize("style", ["qdq", "qoperator"])
+@pytest.mark.parametrize("renamed", [False, True], ids=["same names", "other names"])
+def test_folded_and_absorbed_nodes_are_stepped_over(style: str, renamed: bool) -> None:
+    proto = conv_net()
+    made = io.to_proto(octavo.quantize(proto, feeds_for(proto), style=style).model)
+    found = _matched(proto, rename_all(made) if renamed else made)
+    assert not found.unmatched
+    assert _pairs(found)["Conv_0"] == "relu"  # batch normalization folded, Relu absorbed
+    assert _pairs(found)["Gemm_0"] == "y"
+
+
+@pytest.mark.parametrize("make", [layers, convolutions, attention])
+@pytest.mark.parametrize("style", ["qdq", "qoperator"])
+def test_quantized_weights_are_close_to_those_they_are_matched_with(make: object, style: str) -> None:
+    proto = make()  # type: ignore[operator]
+    made = io.to_proto(octavo.quantize(proto, feeds_for(proto), style=style).model)
+    found = _matched(proto, rename_all(made))
+    close = []
+    for pair, place in weight_pairs(found):
+        one, other = weight(pair.float_unit, place), weight(pair.unit, place)
+        if one is not None and other is not None:
+            turned = aligned(one, other)
+            assert turned is not None
+            close.append(metrics.sqnr(one, turned))
+    assert len(close) >= 3
+    assert min(close) > 30
+
+
+def test_queries_keys_and_values_are_told_apart_by_their_weights() -> None:
+    proto = attention()
+    made = rename_all(io.to_proto(octavo.quantize(proto).model))
+    found = _matched(proto, made)
+    for pair in found.pairs:
+        if pair.float_unit.name in ("query", "key", "value"):
+            one, other = weight(pair.float_unit, 1), weight(pair.unit, 1)
+            assert one is not None and other is not None and metrics.sqnr(one, other) > 30
+
+
+def test_a_model_that_was_not_prepared_is_matched_as_it_is() -> None:
+    proto = conv_net()
+    made = octavo.quantize(proto, feeds_for(proto), prepare=None, recipe=EVERYWHERE)
+    found, _ = best_match(proto, plain(made.model))
+    assert found.share == 1.0
+
+
+def test_weights_in_blocks_are_read() -> None:
+    rng = np.random.default_rng(0)
+    integers = rng.integers(0, 16, (8, 2, 16)).astype(np.uint8)
+    scales = rng.uniform(0.1, 1, (8, 2)).astype(np.float32)
+    packed = (integers[..., 0::2] | (integers[..., 1::2] << 4)).astype(np.uint8)
+    block = node(
+        "MatMulNBits", ["x", "packed", "scales"], ["y"], "nbits",
+        domain="com.microsoft", K=32, N=8, bits=4, block_size=16, accuracy_level=0,
+    )  # fmt: skip
+    proto = model(
+        [block], [tensor("x", [4, 32])], [tensor("y", [4, 8])], {"packed": packed, "scales": scales}
+    )
+    proto.opset_import.add(domain="com.microsoft", version=1)
+    opened = plain(proto)
+    found = blocks(next(iter(query.nodes(opened))))
+    x = weights(4, 32)
+    from octavo.model.session import Session
+
+    ran = Session.open(proto.SerializeToString(), optimize=False).run({"x": x})["y"]
+    assert found is not None
+    np.testing.assert_allclose(x @ found.T, ran, rtol=1e-4, atol=1e-4)
+    plain_model = model(
+        [node("MatMul", ["x", "w"], ["y"], "product")],
+        [tensor("x", [4, 32])], [tensor("y", [4, 8])], {"w": found.T.copy()},
+    )  # fmt: skip
+    compared = compare(plain_model, proto, [{"x": x}])
+    assert compared.weights[0].name == "w"
+    assert compared.weights[0].errors.sqnr > 100
+
+
+def test_constants_are_read_through_quantize_transpose_and_cast() -> None:
+    w = weights(6, 4)
+    proto = model(
+        [
+            node("QuantizeLinear", ["w", "s", "z"], ["q"], "q"),
+            node("DequantizeLinear", ["q", "s", "z"], ["d"], "d"),
+            node("Transpose", ["d"], ["t"], "t", perm=[1, 0]),
+            node("MatMul", ["x", "t"], ["y"], "m"),
+        ],
+        [tensor("x", [2, 4])],
+        [tensor("y", [2, 6])],
+        {"w": w, "s": np.float32(0.05), "z": np.int8(0)},
+    )
+    product = next(n for n in query.nodes(plain(proto)) if n.op_type == "MatMul")
+    assert is_constant(product.inputs[1])
+    want = np.clip(np.rint(w / np.float32(0.05)), -128, 127) * np.float32(0.05)
+    np.testing.assert_allclose(real(product.inputs[1]), want.T, rtol=1e-5)
+
+
+def _with_branches() -> onnx.ModelProto:
+    def branch(name: str, seed: int) -> onnx.GraphProto:
+        nodes = [node("MatMul", ["h", f"w_{name}"], [f"{name}_out"], f"product_{name}")]
+        return graph(
+            nodes, [], [tensor(f"{name}_out", None)], {f"w_{name}": weights(8, 8, seed=seed)}, name=name
+        )
+
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], "first"),
+        node("If", ["cond"], ["y"], "If_0", then_branch=branch("a", 1), else_branch=branch("b", 2)),
+    ]
+    return model(
+        nodes,
+        [tensor("x", [3, 8]), tensor("cond", [], TensorProto.BOOL)],
+        [tensor("y", [3, 8])],
+        {"w": weights(8, 8)},
+    )
+
+
+def test_subgraphs_are_matched_and_their_tensors_compared() -> None:
+    proto = _with_branches()
+    data = feeds_for(proto, cond=np.array(True)) + feeds_for(proto, cond=np.array(False))
+    made = octavo.quantize(proto, data, recipe=EVERYWHERE)
+    found = compare(proto, made.model, data)
+    inner = {t.name: t for t in found.tensors}
+    assert {"a_out", "b_out"} <= set(inner)
+    assert inner["a_out"].local is None and inner["a_out"].accumulated is not None
+    assert inner["a_out"].accumulated.sqnr > 25
+    assert any("subgraphs" in note for note in found.notes)
+
+
+def test_comparing_with_a_float_model_is_refused() -> None:
+    with pytest.raises(octavo.ModelError, match="no quantized operator"):
+        compare(layers(), layers(), feeds_for(layers()))
+
+
+def test_a_model_of_another_kind_is_refused_or_left_unmatched() -> None:
+    other = octavo.quantize(convolutions(), feeds_for(convolutions())).model
+    with pytest.raises(octavo.OctavoError):
+        compare(layers(), other, feeds_for(layers()))
