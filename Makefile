@@ -5,12 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 ZOO ?= ../shared/zoo
 PYTEST_ARGS ?=
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help demo test lint format docs bench-rewrite bench-large bench-zoo clean
+.PHONY: help demo test test-browser lint format docs bench-rewrite bench-large bench-zoo clean
 
 help:
 	@echo "make demo           quantize a small image classifier and show what it gains"
-	@echo "make test           run the tests"
+	@echo "make test           run the tests; those of the report's page where a Chromium is found"
+	@echo "make test-browser   run the tests of the report's page; on Debian it installs Chromium first"
 	@echo "make lint           ruff, mypy and the import layers"
 	@echo "make format         let ruff format and fix what it can"
 	@echo "make docs           generate docs/ops.md from the op table"
@@ -36,6 +38,11 @@ demo: $(VENV)/.base
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	@$(BIN)/python tests/browser/chromium.py
+
+test-browser: $(VENV)/.dev
+	@$(BIN)/python tests/browser/chromium.py --find || $(SUDO) apt-get install -y chromium
+	$(BIN)/python -m pytest tests/browser $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

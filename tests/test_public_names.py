@@ -8,11 +8,13 @@ import sys
 import octavo
 
 PUBLIC = [
-    "Auto", "DataError", "Distribution", "DynamicScheme", "Entropy", "FP8", "MSE", "MinMax",
-    "ModelError", "OctavoError", "OutputError", "Override", "PerBlock", "PerChannel", "PerTensor",
-    "Percentile", "Placement", "Plan", "PrepareOptions", "Prepared", "QParams", "Recipe", "RecipeError",
-    "Result", "Scheme", "Stats", "Style", "TableError", "W4A16", "W8", "W8A16", "W8A8", "__version__",
-    "calibrate", "emit", "inspect", "plan", "prepare", "preset", "quantize", "ready",
+    "Auto", "Bench", "Comparison", "DataError", "Diagnosis", "Distribution", "DynamicScheme", "Entropy",
+    "Evaluation", "FP8", "MSE", "MinMax", "ModelError", "OctavoError", "OutputError", "Override",
+    "PerBlock", "PerChannel", "PerTensor", "Percentile", "Placement", "Plan", "PrepareOptions",
+    "Prepared", "QParams", "Recipe", "RecipeError", "Result", "Scheme", "Stats", "Style", "TableError",
+    "W4A16", "W8", "W8A16", "W8A8", "__version__", "bench", "calibrate", "compare", "convert_qat", "doctor", "emit",
+    "evaluate", "images", "inspect", "load_stats", "metric", "plan", "prepare", "preprocessing", "preset",
+    "quantize", "random_data", "ready", "report", "save_stats", "text",
 ]  # fmt: skip
 
 

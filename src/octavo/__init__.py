@@ -12,7 +12,24 @@ from typing import TYPE_CHECKING, Any
 from octavo._version import __version__
 
 if TYPE_CHECKING:
-    from octavo.api import Prepared, calibrate, emit, inspect, plan, prepare, quantize, ready
+    from octavo.api import (
+        Prepared,
+        calibrate,
+        convert_qat,
+        emit,
+        inspect,
+        load_stats,
+        plan,
+        prepare,
+        quantize,
+        ready,
+        save_stats,
+    )
+    from octavo.calibration.readers.images import images
+    from octavo.calibration.readers.made_up import random_data
+    from octavo.calibration.readers.preprocessing import preprocessing
+    from octavo.calibration.readers.text import text
+    from octavo.comparison import Comparison, Diagnosis, compare, doctor
     from octavo.core.granularity import PerBlock, PerChannel, PerTensor
     from octavo.core.plan import Plan
     from octavo.core.qparams import QParams
@@ -32,11 +49,24 @@ if TYPE_CHECKING:
     from octavo.core.scheme import MSE, Auto, Distribution, Entropy, MinMax, Percentile, Scheme
     from octavo.core.stats import Stats
     from octavo.errors import DataError, ModelError, OctavoError, OutputError, RecipeError, TableError
+    from octavo.evaluation.bench import bench
+    from octavo.evaluation.measurement import Bench
+    from octavo.evaluation.registry import metric
+    from octavo.evaluation.result import Evaluation
+    from octavo.evaluation.run import evaluate
     from octavo.model.prepare import PrepareOptions
+    from octavo.reporting.html import report
     from octavo.result import Result
 
 _HOMES = {
-    "octavo.api": ("Prepared", "calibrate", "emit", "inspect", "plan", "prepare", "quantize", "ready"),
+    "octavo.api": (
+        "Prepared", "calibrate", "convert_qat", "emit", "inspect", "load_stats", "plan", "prepare", "quantize",
+        "ready", "save_stats",
+    ),
+    "octavo.calibration.readers.images": ("images",),
+    "octavo.calibration.readers.made_up": ("random_data",),
+    "octavo.calibration.readers.preprocessing": ("preprocessing",),
+    "octavo.calibration.readers.text": ("text",),
     "octavo.core.granularity": ("PerBlock", "PerChannel", "PerTensor"),
     "octavo.core.plan": ("Plan",),
     "octavo.core.qparams": ("QParams",),
@@ -47,16 +77,28 @@ _HOMES = {
     "octavo.core.scheme": ("MSE", "Auto", "Distribution", "Entropy", "MinMax", "Percentile", "Scheme"),
     "octavo.core.stats": ("Stats",),
     "octavo.errors": ("DataError", "ModelError", "OctavoError", "OutputError", "RecipeError", "TableError"),
+    "octavo.comparison": ("Comparison", "Diagnosis", "compare", "doctor"),
+    "octavo.evaluation.bench": ("bench",),
+    "octavo.evaluation.measurement": ("Bench",),
+    "octavo.evaluation.registry": ("metric",),
+    "octavo.evaluation.result": ("Evaluation",),
+    "octavo.evaluation.run": ("evaluate",),
     "octavo.model.prepare": ("PrepareOptions",),
+    "octavo.reporting.html": ("report",),
     "octavo.result": ("Result",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - grouped
     # verbs
-    "quantize", "plan", "prepare", "ready", "calibrate", "emit", "inspect",
+    "quantize", "convert_qat", "plan", "prepare", "ready", "calibrate", "emit", "inspect",
+    "load_stats", "save_stats",
+    "evaluate", "bench", "metric", "compare", "doctor", "report",
     # what they take and give
     "Plan", "Prepared", "PrepareOptions", "QParams", "Result", "Stats",
+    "Evaluation", "Bench", "Comparison", "Diagnosis",
+    # data
+    "images", "text", "random_data", "preprocessing",
     # recipes
     "Recipe", "Scheme", "DynamicScheme", "Style", "Placement", "Override", "preset",
     "W8A8", "W8A16", "W8", "W4A16", "FP8",

@@ -125,7 +125,7 @@ def test_an_existing_output_is_replaced(folder: Path) -> None:
     [
         (["-o", "nowhere/out.onnx"], 1),
         (["-o", "."], 2),
-        (["-o", "out.onnx", "--report", "r.html"], 2),
+        (["-o", "out.onnx", "--report", "r.pdf"], 2),
         (["-o", "out.onnx", "--report", "r.pdf"], 2),
         (["-o", "out.json", "--report", "out.json"], 2),
         (["-o", "out.onnx", "--recipe", "W9A9"], 2),

@@ -20,12 +20,40 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from octavo._version import __version__
-from octavo.cli import inspect, ops, plan, prepare, quantize, targets
+from octavo.cli import (
+    bench,
+    calibrate,
+    compare,
+    doctor,
+    evaluate,
+    inspect,
+    ops,
+    plan,
+    prepare,
+    quantize,
+    report,
+    stats,
+    targets,
+)
 from octavo.cli.console import Console
 from octavo.cli.verb import Answer, Verb, as_json_text
 from octavo.errors import OctavoError, RecipeError, closest
 
-VERBS: tuple[Verb, ...] = (quantize.VERB, plan.VERB, prepare.VERB, inspect.VERB, ops.VERB, targets.VERB)
+VERBS: tuple[Verb, ...] = (
+    quantize.VERB,
+    plan.VERB,
+    calibrate.VERB,
+    stats.VERB,
+    doctor.VERB,
+    compare.VERB,
+    evaluate.VERB,
+    bench.VERB,
+    report.VERB,
+    prepare.VERB,
+    inspect.VERB,
+    ops.VERB,
+    targets.VERB,
+)
 
 FAULT, WRONG_REQUEST, UNFORESEEN, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 130, 141
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from octavo.errors import OutputError, RecipeError
 
-REPORT_SUFFIXES = (".json", ".md", ".txt")
+REPORT_SUFFIXES = (".html", ".json", ".md", ".txt")
 
 
 def check_outputs(model: str, outputs: Mapping[str, str | None]) -> None:
@@ -47,10 +47,6 @@ def check_report(name: str | None) -> None:
     if name is None:
         return
     suffix = Path(name).suffix.lower()
-    if suffix in (".html", ".htm"):
-        raise RecipeError(
-            f"--report {name}: HTML reports come with a later version; write .md, .txt or .json for now."
-        )
     if suffix not in REPORT_SUFFIXES:
         raise RecipeError(
             f"--report {name}: the suffix says what to write; choose {', '.join(REPORT_SUFFIXES)}."

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.console import Console
+from octavo.cli.data import add_data, count, data_of
+from octavo.cli.engine import add_engine, engine_options
 from octavo.cli.paths import check_outputs, check_report, shown, write_text
 from octavo.cli.selection import add_selection, op_types, recipe_of, target_of
 from octavo.cli.verb import Answer, Verb, as_json_text
@@ -20,18 +22,21 @@ if TYPE_CHECKING:
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the ONNX model; its file is never touched")
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help="where the quantized model goes")
-    parser.add_argument(
-        "--data",
-        metavar="PATH",
-        help="calibration data: an .npz or .npy file, or a folder of them or of test_data_set_*",
-    )
-    parser.add_argument("--samples", metavar="N", type=_count, help="use at most this many samples")
+    add_data(parser)
     add_selection(parser)
     more = parser.add_argument_group("more")
     more.add_argument(
         "--plan", metavar="FILE", help="carry out this plan, made by 'octavo plan' and perhaps edited"
     )
-    more.add_argument("--report", metavar="FILE", help="write what was done, as .md, .txt or .json")
+    more.add_argument(
+        "--stats", metavar="FILE", help="use these statistics, made by 'octavo calibrate', instead of data"
+    )
+    more.add_argument(
+        "--table",
+        metavar="FILE",
+        help="use the ranges of this calibration table (.json, .flatbuffers, .cache) instead of data",
+    )
+    more.add_argument("--report", metavar="FILE", help="write what was done, as .html, .md, .txt or .json")
     more.add_argument(
         "--manifest", action="store_true", help="write versions, recipe and fingerprints beside the model"
     )
@@ -39,22 +44,22 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     more.add_argument(
         "--no-prepare", action="store_true", help="take the model as it is: no shapes, no folding"
     )
-    more.add_argument("--threads", metavar="N", type=_count, help="threads for calibration")
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too few; give 1 or more")
-    return value
+    more.add_argument(
+        "--stride", metavar="N", type=count, help="count every N-th value only: faster; extremes stay exact"
+    )
+    add_engine(parser)
 
 
 def _check(options: argparse.Namespace) -> None:
     check_report(options.report)
     check_outputs(options.model, {"-o": options.output, "--report": options.report})
-    if options.dynamic and options.data is not None:
+    sources = [name for name in ("data", "stats", "table") if getattr(options, name) is not None]
+    given = f"--{sources[0]}" if sources else None
+    if options.table is not None and len(sources) > 1:
+        raise RecipeError(f"--table takes the place of {given}; leave one of them out.")
+    if options.dynamic and given is not None:
         raise RecipeError(
-            "--dynamic needs no --data: ranges are found while the model runs. Leave one of them out."
+            f"--dynamic needs no {given}: ranges are found while the model runs. Leave one of them out."
         )
     if options.plan is None:
         return
@@ -73,13 +78,15 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
 
     _check(options)
     began = time.time()
-    recipe = recipe_of(options, static=options.data is not None)
-    if recipe is None and options.data is None and options.plan is None:
+    stats = _stats(options)
+    static = options.data is not None or stats is not None
+    recipe = recipe_of(options, static=static)
+    if recipe is None and not static and options.plan is None:
         console.note("no --data: ranges of activations are found while the model runs (dynamic quantization)")
     more: dict[str, Any] = {"prepare": None} if options.no_prepare else {}
     result = octavo.quantize(
         options.model,
-        options.data,
+        data_of(options),
         recipe=recipe,
         plan=options.plan,
         target=target_of(options, recipe),
@@ -90,8 +97,11 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         op_types=op_types(options),
         samples=options.samples,
         verify=not options.no_verify,
-        threads=options.threads,
+        stats=stats,
+        stride=options.stride,
+        histograms=options.report is not None and Path(options.report).suffix.lower() in (".html", ".json"),
         progress=console.progress,
+        **engine_options(options),
         **more,
     )
     written = [shown(path) for path in _files(options, began)]
@@ -107,6 +117,15 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     )
 
 
+def _stats(options: argparse.Namespace) -> Any:
+    """The statistics asked for: a file of them, or the ranges of a table in their form."""
+    if options.table is None:
+        return options.stats
+    from octavo.calibration import tables
+
+    return tables.as_stats(tables.load(options.table), options.model)
+
+
 def _files(options: argparse.Namespace, began: float) -> list[str]:
     """The model, and its external data if this run wrote any."""
     beside = Path(f"{options.output}.data")
@@ -115,12 +134,15 @@ def _files(options: argparse.Namespace, began: float) -> list[str]:
 
 
 def _report(options: argparse.Namespace, result: Result) -> None:
+    from octavo.reporting.html import details, report
     from octavo.reporting.plans import plan_table
     from octavo.reporting.summary import markdown, summary
 
     match Path(options.report).suffix.lower():
+        case ".html":
+            text = report(details.full(result, options.output))
         case ".json":
-            text = as_json_text(result.to_dict()) + "\n"
+            text = as_json_text(details.full(result, options.output)) + "\n"
         case ".md":
             text = markdown(result, f"{Path(options.model).name} → {Path(options.output).name}")
         case _:
@@ -141,6 +163,7 @@ checked, loaded by ONNX Runtime and run once before it is handed over.""",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --exclude 'op:Softmax' --exclude '/head/*'",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --method percentile:99.99",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --recipe recipe.yaml --report report.md",
+        "octavo quantize model.onnx -o out.onnx --stats model.stats",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --weights int4 --per block:32",
     ),
     arguments=_arguments,

@@ -1,0 +1,145 @@
+"""Bias correction: the mean shift that rounding gives every output goes into the bias.
+
+Rounded weights ``ŵ`` shift an output by ``E[(ŵ - w) · x] = (ŵ - w) · μ``, with ``μ`` the mean of what the layer
+reads. The bias takes the negative of it, at no cost: a convolution without a bias gets one.
+
+*Analytic* (the default): ``μ`` is that of the float model. *Sequential*: the quantized model, corrected so far,
+is run again for each stretch of the network, which gives the mean ``μ̂`` that a layer reads there::
+
+    bias = b + w · μ - ŵ · μ̂
+
+so that the shifts of the layers before and of rounded activations are made up for as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from octavo.algorithms import noise
+from octavo.algorithms.feedback import nearest
+from octavo.algorithms.inputs import Inputs, Wishes, inputs_of
+from octavo.algorithms.layers import F64, Layer, layers
+from octavo.algorithms.quantized import QuantizedLayer, original_rows, quantized_layers
+from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
+from octavo.core.stats import State
+from octavo.model.edit import Editor
+
+_STAGES = 10
+_LEAST = 1e-9  # of the output's variance; a smaller shift is none
+
+
+@dataclass(frozen=True)
+class BiasCorrection:
+    """Take mean shifts out of layers' outputs."""
+
+    name: ClassVar[str] = "bias-correction"
+    phase: ClassVar[Phase] = Phase.INTEGERS
+    summary: ClassVar[str] = "takes the mean shift that rounding gives an output into the bias"
+
+    sequential: bool = False  # run the quantized model again and again, for the shifts of all layers before
+
+    def prepare(self, subject: Subject) -> None:
+        """Give convolutions a bias to correct, before the model is planned; where it costs no operator."""
+        if not subject.recipe.is_static:
+            return
+        editor = Editor(subject.model)
+        for layer in layers(subject.model, subject.plan.nodes):
+            if isinstance(layer, Layer) and layer.bias is None and layer.is_conv:
+                layer.store_bias(np.zeros(layer.outputs), editor)
+
+    def wishes(self, subject: Subject, wishes: Wishes) -> None:
+        """The mean of what each layer reads."""
+        wishes.moments_of((one.layer for one in quantized_layers(subject)[0]), gram=False)
+
+    def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
+        """Correct every layer that has a bias."""
+        found, refused = quantized_layers(subject)
+        changed: list[Change] = []
+        corrected: list[Corrected] = []
+        editor = Editor(subject.model)
+        for one in found:
+            inputs = inputs_of(one.layer, stats)
+            if one.layer.bias is None:
+                refused.append(Refusal(one.layer.name, "it has no bias"))
+            elif inputs is None:
+                refused.append(Refusal(one.layer.name, "nothing is known of its input"))
+            else:
+                numbers = Corrected.of(one, inputs)
+                change = numbers.change(inputs)
+                if change is None:
+                    refused.append(Refusal(one.layer.name, "rounding does not shift it"))
+                else:
+                    numbers.store(inputs.mean, inputs.mean, editor)
+                    changed.append(change)
+                corrected.append(numbers)
+        if self.sequential:
+            refused += _in_stages(corrected, subject, editor)
+        return StepReport(self.name, tuple(changed), tuple(refused))
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A layer with its weights as they were and as they are stored."""
+
+    layer: Layer
+    rows: F64
+    stored: F64
+    bias: F64
+
+    @classmethod
+    def of(cls, one: QuantizedLayer, inputs: Inputs) -> Corrected:
+        """The numbers of a layer; weights that were rounded before stay where they are."""
+        now = one.layer.rows()
+        return cls(one.layer, original_rows(one.layer), nearest(now, one.grid(now)), one.layer.bias_values())
+
+    def change(self, inputs: Inputs) -> Change | None:
+        """What taking out the mean shift gains."""
+        delta = self.stored - self.rows
+        error, shift = inputs.error(delta), _shift(delta, inputs.mean)
+        whole = noise.power(self.rows, inputs)
+        if not (shift**2).sum() > _LEAST * max(whole.sum(), 1e-30):
+            return None
+        before = noise.share(error, whole)
+        return Change(self.layer.name, "shift", before, max(before - noise.share(shift**2, whole), 0.0))
+
+    def store(self, real: F64, read: F64, editor: Editor) -> None:
+        """Write the bias for a layer that should read this on average, and reads that."""
+        target = _shift(self.rows, real) - _shift(self.stored, read)
+        self.layer.store_bias(self.bias + target.reshape(-1), editor)
+
+
+def _shift(rows: F64, mean: F64) -> F64:
+    return np.asarray(np.einsum("gok,gk->go", rows, mean))
+
+
+def _in_stages(corrected: Sequence[Corrected], subject: Subject, editor: Editor) -> list[Refusal]:
+    """Correct stretch after stretch by what the quantized model reads there."""
+    lab = subject.lab
+    if lab is None:
+        return [Refusal("sequential correction", "there is no data to run the quantized model on")]
+    float_stats = lab.collect(subject.model, _means(one.layer for one in corrected))
+    for part in np.array_split(np.arange(len(corrected)), min(_STAGES, max(len(corrected), 1))):
+        model = lab.emitted()
+        nodes = {node.name: node for node in model.graph}
+        there = {
+            int(i): replace(corrected[i].layer, node=nodes[corrected[i].layer.name])
+            for i in part
+            if corrected[i].layer.name in nodes
+            and nodes[corrected[i].layer.name].op_type == corrected[i].layer.node.op_type
+        }
+        stats = lab.collect(model, _means(there.values()))
+        for index, layer in there.items():
+            real, read = inputs_of(corrected[index].layer, float_stats), inputs_of(layer, stats)
+            if real is not None and read is not None:
+                corrected[index].store(real.mean, read.mean, editor)
+    return []
+
+
+def _means(found: Iterable[Layer]) -> Wishes:
+    wishes = Wishes()
+    wishes.moments_of(found, gram=False)
+    return wishes

@@ -1,0 +1,144 @@
+"""Chains of convolutions: each reads what the one before gives, through at most an activation, and alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.algorithms.layers import Layer, layer_of
+from octavo.algorithms.steps import Refusal, Subject
+from octavo.model import query
+
+F64 = npt.NDArray[np.float64]
+
+_HOMOGENEOUS = ("Relu", "LeakyRelu", "PRelu")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Which channels a Clip's bound concerns, and the least factor that the others can take."""
+
+    binding: npt.NDArray[np.bool_]
+    least: F64
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two convolutions, and the activation between them with its bounds."""
+
+    first: Layer
+    second: Layer
+    activation: ir.Node | None
+    bottom: float = 0.0  # of a Clip; -inf where it has none
+    top: float = np.inf
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether a bias can move through: behind a Relu or Clip at zero, where no padding is read."""
+        if self.activation is None or self.second.padded or not self.second.takes_bias:
+            return False
+        return self.activation.op_type == "Relu" or (
+            self.activation.op_type == "Clip" and self.bottom == 0 and self.first.takes_bias
+        )
+
+    def bound(self, low: F64, high: F64, margin: float) -> Bound:
+        """What the activation's bounds allow, by the extremes of each channel before it."""
+        if self.activation is None or self.activation.op_type != "Clip":
+            return Bound(np.zeros(low.shape, bool), np.zeros(low.shape))
+        binding, least = np.zeros(low.shape, bool), np.zeros(low.shape)
+        if np.isfinite(self.top):
+            binding |= high * margin >= self.top
+            least = np.maximum(least, high * margin / self.top) if self.top > 0 else least
+        if np.isfinite(self.bottom) and self.bottom != 0:
+            binding |= low * margin <= self.bottom if self.bottom < 0 else low < np.inf
+            least = np.maximum(least, low * margin / self.bottom) if self.bottom < 0 else least
+        if self.top <= 0:
+            binding[:] = True
+        return Bound(binding, least)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Pairs in a row: the second layer of one is the first of the next."""
+
+    pairs: tuple[Pair, ...]
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All layers, one more than pairs."""
+        return (self.pairs[0].first, *(pair.second for pair in self.pairs))
+
+    @property
+    def name(self) -> str:
+        """From the first to the last layer."""
+        return f"{self.layers[0].name} … {self.layers[-1].name}"
+
+
+def chains(subject: Subject) -> tuple[list[Chain], list[Refusal]]:
+    """The chains of quantized convolutions in the main graph, and the convolutions that are in none."""
+    refused: list[Refusal] = []
+    starting: dict[str, Pair] = {}
+    for node in subject.model.graph:
+        if node.op_type != "Conv" or not subject.is_quantized(node):
+            continue
+        found = _pair(node, subject)
+        if isinstance(found, Pair):
+            starting[found.first.name] = found
+        else:
+            refused.append(Refusal(node.name or "", found))
+    inner = {pair.second.name for pair in starting.values()}
+    result = []
+    for name, pair in starting.items():
+        if name in inner:
+            continue
+        row = [pair]
+        while row[-1].second.name in starting:
+            row.append(starting[row[-1].second.name])
+        result.append(Chain(tuple(row)))
+    return result, refused
+
+
+def _pair(node: ir.Node, subject: Subject) -> Pair | str:
+    first = layer_of(node)
+    if not isinstance(first, Layer):
+        return first or "it is no convolution with constant weights"
+    if query.rank(first.x) is None or query.rank(first.y) is None:
+        return "the rank of its tensors is not known"
+    reader = query.only_reader(first.y)
+    activation: ir.Node | None = None
+    if reader is not None and reader.op_type != "Conv":
+        activation = reader
+        if not _passes(reader):
+            return f"a {reader.op_type} follows, which does not keep factors"
+        reader = query.only_reader(reader.outputs[0])
+    if reader is None:
+        return "others read its result too"
+    if reader.op_type != "Conv" or not subject.is_quantized(reader):
+        return f"no convolution that is quantized follows, but a {reader.op_type}"
+    second = layer_of(reader)
+    if not isinstance(second, Layer):
+        return "the next convolution can't take up factors"
+    if second.x not in (first.y, activation.outputs[0] if activation is not None else None):
+        return "its result is the weight of another layer"
+    if activation is None or activation.op_type != "Clip":
+        return Pair(first, second, activation)
+    bottom, top = (_bound(activation, i, d) for i, d in ((1, -np.inf), (2, np.inf)))
+    if bottom is None or top is None:
+        return "the bounds of its Clip are computed"
+    return Pair(first, second, activation, bottom, top)
+
+
+def _passes(node: ir.Node) -> bool:
+    return not node.domain and (
+        node.op_type == "Clip"
+        or (node.op_type in _HOMOGENEOUS and (node.op_type != "PRelu" or query.constant(node.inputs[1]) is not None))
+    )
+
+
+def _bound(clip: ir.Node, index: int, default: float) -> float | None:
+    if index >= len(clip.inputs) or clip.inputs[index] is None:
+        return default
+    return query.scalar(clip.inputs[index])

@@ -1,0 +1,235 @@
+"""Cross-layer equalization: channels between two convolutions are scaled so that one scale fits all of them.
+
+For ``conv A → activation → conv B`` and a factor ``s_i > 0`` for each channel between them, ``A`` is divided by it
+and ``B`` multiplied with it. Relu, LeakyRelu and PRelu keep positive factors, so the model computes the same::
+
+    B · f(A x + a) = (B s) · f((A x + a) / s)        s_i = r_i^p · m_i^q / t_i^(1-p-q)
+
+``r_i`` and ``t_i`` are the largest weights that make and read the channel, ``m_i`` is its largest value. Equal
+weight ranges (p = ½, q = 0), alignment with the activations (p = 0, q = ½) and mixtures are tried, and
+the one with the least expected error along the whole chain of convolutions is taken.
+
+A Clip has one bound for all channels. A channel that comes near it keeps its scale; one that stayed below the bound
+by a margin in all samples is scaled only as far as it still does, so that the bound binds neither before nor after.
+
+*Absorption*: where a channel was never below ``c > 0`` before a Relu, ``c`` goes from the bias of A to that of B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.algorithms import noise
+from octavo.algorithms.chains import Chain, chains
+from octavo.algorithms.inputs import Inputs, Wishes, channels_of, inputs_of
+from octavo.algorithms.layers import Layer
+from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
+from octavo.core.recipe import Recipe
+from octavo.core.stats import State
+from octavo.model.edit import Editor
+
+F64 = npt.NDArray[np.float64]
+
+_MIXTURES = ((0.5, 0.0), (0.0, 0.5), (1 / 3, 1 / 3), (0.25, 0.5), (0.6, 0.2))  # p, q
+_SWEEPS = 12
+_MARGIN = 1.25  # how far below a bound a channel has to stay
+_LEAST_GAIN = 0.02
+
+
+@dataclass(frozen=True)
+class Equalize:
+    """Scale the channels between convolutions."""
+
+    name: ClassVar[str] = "equalize"
+    phase: ClassVar[Phase] = Phase.FLOAT
+    summary: ClassVar[str] = "scales the channels between convolutions so that one scale fits all"
+
+    absorb: bool = True  # move biases that are always high into the next layer
+
+    def prepare(self, subject: Subject) -> None:
+        """Nothing has to be made ready."""
+
+    def wishes(self, subject: Subject, wishes: Wishes) -> None:
+        """Channel extremes of what layers read and give, and the moments of what they read."""
+        for chain in chains(subject)[0]:
+            wishes.moments_of(chain.layers, gram=False)
+            for layer in chain.layers:
+                wishes.channels_of(layer.x, 1)
+            for pair in chain.pairs:
+                wishes.channels_of(pair.first.y, 1)
+
+    def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
+        """Equalize every chain that gains by it."""
+        found, refused = chains(subject)
+        changed: list[Change] = []
+        editor = Editor(subject.model)
+        for chain in found:
+            done = self._equalize(chain, subject.recipe, stats, editor)
+            if isinstance(done, Change):
+                changed.append(done)
+            else:
+                refused.append(done)
+        return StepReport(self.name, tuple(changed), tuple(refused))
+
+    def _equalize(
+        self, chain: Chain, recipe: Recipe, stats: Mapping[str, State], editor: Editor
+    ) -> Change | Refusal:
+        state = Numbers.of(chain, stats)
+        if state is None:
+            return Refusal(chain.name, "nothing is known of its tensors")
+        before = state.error(recipe)
+        tried = [state.equalized(p, q) for p, q in _MIXTURES]
+        best = min(tried, key=lambda one: one.error(recipe))
+        if not best.error(recipe) < before:
+            best = state
+        what = "" if best is state else "scaled"
+        if self.absorb:
+            absorbed = best.absorbed()
+            if absorbed.error(recipe) < best.error(recipe) * (1 - _LEAST_GAIN):
+                best, what = absorbed, f"{what}, biases absorbed".lstrip(", ")
+        after = best.error(recipe)
+        if not after < before * (1 - _LEAST_GAIN):
+            return Refusal(chain.name, "its error would not fall")
+        for layer, view in zip(chain.layers, best.views, strict=True):
+            layer.store(view.rows)
+            if layer.bias is not None or np.any(view.bias):
+                layer.store_bias(view.bias, editor)
+        return Change(chain.name, what, before, after)
+
+
+@dataclass(frozen=True)
+class View:
+    """One layer of a chain in numbers; ``unit`` is what its outputs have been divided by."""
+
+    rows: F64
+    bias: F64
+    inputs: Inputs
+    low: F64  # of each input channel
+    high: F64
+    unit: F64
+    power: F64
+
+    def error(self, recipe: Recipe) -> float:
+        """The expected error as a share of the output's variance, in the model's own units."""
+        step = noise.step_of(float(self.low.min()), float(self.high.max()), recipe)
+        error = noise.layer_error(self.rows, self.inputs, step, recipe.weights)
+        return noise.share(error * self.unit.reshape(error.shape) ** 2, self.power)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A chain in numbers: its layers, and the extremes before each activation between two of them."""
+
+    chain: Chain
+    views: tuple[View, ...]
+    lows: tuple[F64, ...]
+    highs: tuple[F64, ...]
+
+    @classmethod
+    def of(cls, chain: Chain, stats: Mapping[str, State]) -> Numbers | None:
+        """From statistics; None where they lack something."""
+        views = [_view(layer, stats) for layer in chain.layers]
+        known = [view for view in views if view is not None]
+        between = [channels_of(pair.first.y, stats) for pair in chain.pairs]
+        extremes = [pair for pair in between if pair is not None]
+        if len(known) < len(views) or len(extremes) < len(between):
+            return None
+        return cls(chain, tuple(known), tuple(e[0] for e in extremes), tuple(e[1] for e in extremes))
+
+    def error(self, recipe: Recipe) -> float:
+        """The mean over the layers."""
+        return float(np.mean([view.error(recipe) for view in self.views]))
+
+    def equalized(self, p: float, q: float) -> Numbers:
+        """The chain with every pair scaled, again and again until nothing moves."""
+        state = self
+        for _ in range(_SWEEPS):
+            moved = 0.0
+            for index in range(len(self.chain.pairs)):
+                factors = state.factors(index, p, q)
+                moved = max(moved, float(np.abs(np.log(factors)).max(initial=0.0)))
+                state = state.scaled(index, factors)
+            if moved < 0.01:
+                break
+        return state
+
+    def factors(self, index: int, p: float, q: float) -> F64:
+        """The factors of the channels between two layers."""
+        pair, first, second = self.chain.pairs[index], self.views[index], self.views[index + 1]
+        r = np.abs(first.rows).max(axis=2).reshape(-1)
+        t = np.abs(pair.second.by_channel(second.rows)).max(axis=1)
+        m = np.maximum(np.abs(second.low), np.abs(second.high))
+        used = (r > 0) & (t > 0) & (m > 0)
+        s = np.ones(r.shape)
+        s[used] = r[used] ** p * m[used] ** q / t[used] ** (1 - p - q)
+        bound = pair.bound(self.lows[index], self.highs[index], _MARGIN)
+        anchors = used & bound.binding if (used & bound.binding).any() else used
+        middle = np.exp(np.mean(np.log(s[anchors]))) if anchors.any() else 1.0
+        s = np.clip(s / middle, 1e-3, 1e3)
+        s = np.maximum(s, bound.least)
+        return np.where(used & ~bound.binding, s, 1.0)
+
+    def scaled(self, index: int, s: F64) -> Numbers:
+        """The channels between two layers divided by ``s``."""
+        pair, first, second = self.chain.pairs[index], self.views[index], self.views[index + 1]
+        shape = first.rows.shape[:2]
+        views = list(self.views)
+        views[index] = replace(
+            first, rows=first.rows / s.reshape(*shape, 1), bias=first.bias / s, unit=first.unit * s
+        )
+        spread = pair.second.spread(s)
+        views[index + 1] = replace(
+            second,
+            rows=second.rows * spread,
+            inputs=second.inputs.scaled(1.0 / spread),
+            low=second.low / s,
+            high=second.high / s,
+        )
+        lows, highs = list(self.lows), list(self.highs)
+        lows[index], highs[index] = lows[index] / s, highs[index] / s
+        return Numbers(self.chain, tuple(views), tuple(lows), tuple(highs))
+
+    def absorbed(self) -> Numbers:
+        """Biases that keep a channel above zero moved into the next layer, where it reads no padding."""
+        state = self
+        for index, pair in enumerate(self.chain.pairs):
+            if pair.absorbs:
+                binding = pair.bound(state.lows[index], state.highs[index], _MARGIN).binding
+                state = state.shifted(index, np.where(binding, 0.0, np.maximum(state.lows[index], 0.0)))
+        return state
+
+    def shifted(self, index: int, c: F64) -> Numbers:
+        """The channels between two layers lowered by ``c``."""
+        pair, first, second = self.chain.pairs[index], self.views[index], self.views[index + 1]
+        views = list(self.views)
+        views[index] = replace(first, bias=first.bias - c)
+        spread = pair.second.spread(c)
+        moved = (second.rows * spread).sum(axis=2).reshape(-1)
+        inputs, flat = second.inputs, spread[:, 0, :]
+        mean = inputs.mean - flat
+        views[index + 1] = replace(
+            second,
+            bias=second.bias + moved,
+            inputs=Inputs(inputs.count, mean, inputs.variance + mean**2),
+            low=second.low - c,
+            high=second.high - c,
+        )
+        lows, highs = list(self.lows), list(self.highs)
+        lows[index], highs[index] = lows[index] - c, highs[index] - c
+        return Numbers(self.chain, tuple(views), tuple(lows), tuple(highs))
+
+
+def _view(layer: Layer, stats: Mapping[str, State]) -> View | None:
+    inputs, extremes = inputs_of(layer, stats), channels_of(layer.x, stats)
+    if inputs is None or extremes is None:
+        return None
+    rows = layer.rows()
+    plain = Inputs(inputs.count, inputs.mean, inputs.square)
+    return View(
+        rows, layer.bias_values(), plain, *extremes, np.ones(layer.outputs), noise.power(rows, plain)
+    )

@@ -1,0 +1,203 @@
+"""A layer with constant weights as one matrix for each group: ``rows[group, output, product]``.
+
+``Conv``, ``Gemm`` and ``MatMul`` compute ``y = rows · x + bias``, where ``x`` are the values that one output
+sums over. Steps work on these rows, and :meth:`Layer.store` writes them back in the layout of the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.model import query
+from octavo.model.edit import Editor, set_constant
+
+F64 = npt.NDArray[np.float64]
+
+PRODUCTS = ("Conv", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A product with a constant weight of its own, and the bias that belongs to it."""
+
+    node: ir.Node
+    weight: ir.Value
+    bias: ir.Value | None
+    bias_node: ir.Node  # the node that adds the bias: the product itself, or the Add behind a MatMul
+    groups: int
+    turned: bool  # the weight is stored as (products, outputs)
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.node.name or ""
+
+    @property
+    def x(self) -> ir.Value:
+        """The activation that it reads."""
+        value = self.node.inputs[0]
+        assert value is not None
+        return value
+
+    @property
+    def y(self) -> ir.Value:
+        """What it gives, bias included."""
+        return self.bias_node.outputs[0]
+
+    @property
+    def is_conv(self) -> bool:
+        """Whether channels lie on axis 1, before the spatial axes."""
+        return self.node.op_type == "Conv"
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The spatial size of a convolution's kernel; empty for linear layers."""
+        dims = query.static_shape(self.weight) or ()
+        return dims[2:] if self.is_conv else ()
+
+    @property
+    def padded(self) -> bool:
+        """Whether zeros that are no values of the input go into some sums."""
+        pads = query.attribute(self.node, "pads", ()) or ()
+        return any(pads) or query.attribute(self.node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+
+    @property
+    def outputs(self) -> int:
+        """The number of output channels."""
+        dims = query.static_shape(self.weight) or (0, 0)
+        return dims[0] if self.is_conv or not self.turned else dims[1]
+
+    @property
+    def inputs(self) -> int:
+        """The number of input channels."""
+        dims = query.static_shape(self.weight) or (0, 0)
+        return dims[1] * self.groups if self.is_conv else dims[0 if self.turned else 1]
+
+    def rows(self) -> F64:
+        """The weights as ``[group, output, product]``; for a Conv products go channel by channel."""
+        content = np.asarray(self.weight.const_value.numpy(), np.float64)  # type: ignore[union-attr]
+        if self.turned:
+            content = content.T
+        return content.reshape(self.groups, content.shape[0] // self.groups, -1)
+
+    def by_channel(self, rows: F64) -> F64:
+        """Rows as ``[input channel, outputs × kernel]``: what a factor of an input channel touches."""
+        groups, outputs, products = rows.shape
+        taps = max(int(np.prod(self.kernel, dtype=np.int64)), 1)
+        split = rows.reshape(groups, outputs, products // taps, taps)
+        return split.transpose(0, 2, 1, 3).reshape(groups * (products // taps), -1)
+
+    def spread(self, per_channel: F64) -> F64:
+        """A number for each input channel as ``[group, 1, product]``."""
+        taps = max(int(np.prod(self.kernel, dtype=np.int64)), 1)
+        return np.repeat(per_channel.reshape(self.groups, -1), taps, axis=1)[:, None, :]
+
+    def bias_values(self) -> F64:
+        """The bias of each output; zeros where there is none."""
+        if self.bias is None or self.bias.const_value is None:
+            return np.zeros(self.outputs)
+        values = np.asarray(self.bias.const_value.numpy(), np.float64).reshape(-1)
+        return np.broadcast_to(values, (self.outputs,)).copy()
+
+    def store(self, rows: F64) -> None:
+        """Write weights back."""
+        old = np.asarray(self.weight.const_value.numpy())  # type: ignore[union-attr]
+        flat = rows.reshape(rows.shape[0] * rows.shape[1], -1)
+        content = flat.T if self.turned else flat.reshape(old.shape)
+        set_constant(self.weight, np.ascontiguousarray(content.astype(old.dtype)))
+
+    def store_bias(self, values: F64, editor: Editor) -> None:
+        """Write the bias back, as a constant of its own where others read the old one."""
+        dtype = np.asarray(self.weight.const_value.numpy()).dtype  # type: ignore[union-attr]
+        _write_vector(editor, self.bias_node, self.bias, values.astype(dtype), f"{self.name}_bias")
+
+    @property
+    def takes_bias(self) -> bool:
+        """Whether a bias can be written at no cost: there is one, or the operator has a place for it."""
+        return self.bias is not None or self.node.op_type in ("Conv", "Gemm")
+
+
+def _write_vector(
+    editor: Editor, node: ir.Node, old: ir.Value | None, content: npt.NDArray[Any], name: str
+) -> None:
+    if old is None:
+        if len(node.inputs) < 3:
+            node.resize_inputs(3)
+        node.replace_input_with(2, editor.constant(name, content))
+        return
+    shape = query.static_shape(old) or content.shape
+    if int(np.prod(shape, dtype=np.int64)) == content.size:
+        content = content.reshape(shape)
+    replace_constant(editor, node, old, content)
+
+
+def replace_constant(editor: Editor, node: ir.Node, old: ir.Value, content: npt.NDArray[Any]) -> None:
+    """Give a node another constant: in place where nothing else reads the old one, else beside it."""
+    if len(old.uses()) == 1 and not old.is_graph_output():
+        set_constant(old, content)
+        return
+    new = editor.constant(f"{old.name}_own", content)
+    for index, value in enumerate(node.inputs):
+        if value is old:
+            node.replace_input_with(index, new)
+
+
+def layer_of(node: ir.Node) -> Layer | str | None:
+    """The layer that a node is, why it can't be treated as one, or None for other operators."""
+    if node.op_type not in PRODUCTS or node.domain or len(node.inputs) < 2:
+        return None
+    weight = node.inputs[1]
+    if node.inputs[0] is None or weight is None or not weight.is_initializer() or weight.is_graph_input():
+        return None if node.op_type == "MatMul" else "its weight is not a constant of its own"
+    if query.static_shape(weight) is None or query.element_type(weight) != ir.DataType.FLOAT:
+        return "its weight is not float32"
+    if len(weight.uses()) > 1 or weight.is_graph_output():
+        return "its weight is shared with another node"
+    if node.op_type == "Conv":
+        return _conv(node, weight)
+    if len(query.static_shape(weight) or ()) != 2:
+        return "its weight is no matrix"
+    return _gemm(node, weight) if node.op_type == "Gemm" else _matmul(node, weight)
+
+
+def _conv(node: ir.Node, weight: ir.Value) -> Layer | str:
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is not None and query.constant(bias) is None:
+        return "its bias is computed"
+    return Layer(node, weight, bias, node, int(query.attribute(node, "group", 1)), turned=False)
+
+
+def _gemm(node: ir.Node, weight: ir.Value) -> Layer | str:
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if query.attribute(node, "transA", 0) or query.attribute(node, "alpha", 1.0) != 1.0:
+        return "it transposes or scales its input"
+    if bias is not None:
+        dims = query.static_shape(bias) if query.constant(bias) is not None else None
+        if dims is None or query.attribute(node, "beta", 1.0) != 1.0 or any(d != 1 for d in dims[:-1]):
+            return "its bias is computed, scaled or a matrix"
+    return Layer(node, weight, bias, node, 1, turned=not query.attribute(node, "transB", 0))
+
+
+def _matmul(node: ir.Node, weight: ir.Value) -> Layer:
+    linear = query.linear_layer(node)
+    if linear is None or linear.add is None or query.constant(linear.bias) is None:
+        return Layer(node, weight, None, node, 1, turned=True)
+    return Layer(node, weight, linear.bias, linear.add, 1, turned=True)
+
+
+def layers(model: ir.Model, among: Container[str] | None = None) -> Iterator[Layer | tuple[str, str]]:
+    """The layers of the main graph in order; (name, reason) for those that can't be treated as one."""
+    for node in model.graph:
+        if among is not None and node.name not in among:
+            continue
+        found = layer_of(node)
+        if isinstance(found, Layer):
+            yield found
+        elif found is not None:
+            yield node.name or "", found

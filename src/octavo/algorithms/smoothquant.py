@@ -1,0 +1,166 @@
+"""SmoothQuant: what is hard to round moves from the inputs of linear layers into their weights.
+
+A few channels of a transformer's activations are much larger than the others and take the whole 8-bit range.
+With a factor for each input channel ``j``::
+
+    s_j = max|x_j|^α / max|w_j|^(1-α)        (x / s) · (s w) = x · w
+
+The division goes into what comes before (the scale of a normalization, a constant factor, a linear layer), so
+that nothing is added to the model. Layers that read the same input share its factors. ``α`` is the one of a grid
+with the least expected error, unless it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.algorithms import folding, noise
+from octavo.algorithms.inputs import Inputs, Wishes, channels_of, inputs_of
+from octavo.algorithms.layers import Layer, layer_of
+from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
+from octavo.core.stats import State
+from octavo.model import query
+from octavo.model.edit import Editor
+
+F64 = npt.NDArray[np.float64]
+
+GRID = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_LEAST_GAIN = 0.02  # of the error; less is not worth a change
+
+
+@dataclass(frozen=True)
+class SmoothQuant:
+    """Move outliers of activations into weights."""
+
+    name: ClassVar[str] = "smoothquant"
+    phase: ClassVar[Phase] = Phase.FLOAT
+    summary: ClassVar[str] = "moves outlier channels of a linear layer's input into its weights"
+
+    alpha: float | None = None  # None: the best of a grid, for each group of layers
+    fold: bool = True  # False: a Mul is put in front of the layers instead
+    check: bool = True  # leave layers alone whose error does not fall
+
+    def prepare(self, subject: Subject) -> None:
+        """Nothing has to be made ready."""
+
+    def wishes(self, subject: Subject, wishes: Wishes) -> None:
+        """The input of each group of layers: extremes of its channels, and Gram matrix."""
+        for group in groups(subject):
+            if isinstance(group, Group) and isinstance(self._places(group), list):
+                wishes.channels_of(group.x, -1)
+                wishes.moments_of(group.layers[:1], gram=True)
+
+    def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
+        """Smooth every group of layers that gains by it."""
+        editor = Editor(subject.model)
+        changed: list[Change] = []
+        refused: list[Refusal] = []
+        for group in groups(subject):
+            done = group if isinstance(group, Refusal) else self._smooth(group, subject, stats, editor)
+            if isinstance(done, Change):
+                changed.append(done)
+            else:
+                refused.append(done)
+        return StepReport(self.name, tuple(changed), tuple(refused))
+
+    def _places(self, group: Group) -> list[folding.Place] | str:
+        if not self.fold:
+            return []
+        return folding.places(group.x, {layer.node for layer in group.layers}, group.layers[0].inputs)
+
+    def _smooth(
+        self, group: Group, subject: Subject, stats: Mapping[str, State], editor: Editor
+    ) -> Change | Refusal:
+        places = self._places(group)
+        if isinstance(places, str):
+            return Refusal(group.name, places)
+        extremes, inputs = channels_of(group.x, stats), inputs_of(group.layers[0], stats)
+        if extremes is None or inputs is None:
+            return Refusal(group.name, "nothing is known of its input")
+        problem = Problem(*extremes, inputs, [layer.rows() for layer in group.layers], subject)
+        before = problem.error(np.ones(inputs.mean.shape[1]))
+        alphas = GRID if self.alpha is None else (self.alpha,)
+        tried = [(problem.error(problem.factors(alpha)), alpha) for alpha in alphas]
+        after, alpha = min(tried)
+        if self.check and not after < before * (1 - _LEAST_GAIN):
+            return Refusal(group.name, "its error would not fall")
+        factors = problem.factors(alpha)
+        for layer in group.layers:
+            layer.store(layer.rows() * layer.spread(factors))
+        if self.fold:
+            for place in places:
+                place.divide(factors, editor)
+        else:
+            folding.insert(group.x, [layer.node for layer in group.layers], 1.0 / factors, editor)
+        where = "folded into " + ", ".join(place.name for place in places) if places else "by a Mul"
+        return Change(group.name, f"alpha {alpha:g}, {where}", before, after)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The linear layers that read one tensor."""
+
+    x: ir.Value
+    layers: tuple[Layer, ...]
+
+    @property
+    def name(self) -> str:
+        """Its layers' names."""
+        return ", ".join(layer.name for layer in self.layers)
+
+
+def groups(subject: Subject) -> list[Group | Refusal]:
+    """The groups of quantized linear layers of the main graph."""
+    found: dict[ir.Value, list[Layer]] = {}
+    refused: list[Group | Refusal] = []
+    for node in subject.model.graph:
+        if node.op_type not in ("MatMul", "Gemm") or not subject.is_quantized(node):
+            continue
+        layer = layer_of(node)
+        if isinstance(layer, str):
+            refused.append(Refusal(node.name or "", layer))
+        elif layer is not None and query.rank(layer.x) is None:
+            refused.append(Refusal(node.name or "", "the rank of its input is not known"))
+        elif layer is not None:
+            found.setdefault(layer.x, []).append(layer)
+    return [*(Group(x, tuple(layers)) for x, layers in found.items()), *refused]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The numbers of one group: extremes and moments of the input, and the weights of each layer."""
+
+    low: F64
+    high: F64
+    inputs: Inputs
+    rows: Sequence[F64]
+    subject: Subject
+
+    def factors(self, alpha: float) -> F64:
+        """What weights are multiplied with, for each input channel; 1 for channels that are always zero."""
+        x = np.maximum(np.abs(self.low), np.abs(self.high))
+        w = np.max([np.abs(rows).max(axis=(0, 1)) for rows in self.rows], axis=0)
+        used = (x > 0) & (w > 0)
+        s = np.ones(x.shape)
+        s[used] = x[used] ** alpha / w[used] ** (1 - alpha)
+        middle = np.exp(np.mean(np.log(s[used]))) if used.any() else 1.0
+        return np.where(used, np.clip(s / middle, 1e-4, 1e4), 1.0)
+
+    def error(self, factors: F64) -> float:
+        """The expected error of the layers' outputs as a share of their variance."""
+        recipe = self.subject.recipe
+        step = noise.step_of(float((self.low / factors).min()), float((self.high / factors).max()), recipe)
+        seen = self.inputs.scaled(1.0 / factors[None, None, :])
+        total = 0.0
+        for rows in self.rows:
+            error = noise.layer_error(rows * factors, seen, step, recipe.weights)
+            total += noise.share(error, noise.power(rows, self.inputs))
+        return total / len(self.rows)
+
+

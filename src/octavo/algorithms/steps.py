@@ -1,0 +1,205 @@
+"""Steps: small changes that win back accuracy, at no cost in size or speed.
+
+A step of the phase ``float`` changes the float model, before it is planned and calibrated, and keeps what the
+model computes. A step of the phase ``integers`` runs when all scales are known, and changes weights and biases
+within them. Each says what it has to know (:class:`~.inputs.Wishes`; one pass over the data serves all steps of a
+phase), measures the local error of every layer before and after, and leaves a layer alone where it does not fall.
+
+A recipe lists steps by name, with options behind colons: ``smoothquant:alpha=0.5:fold=no``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
+from enum import Enum
+from importlib import import_module
+from typing import Any, ClassVar, Protocol, get_type_hints
+
+import onnx_ir as ir
+
+from octavo.algorithms.inputs import Wishes, probed
+from octavo.core.plan import Key, Plan
+from octavo.core.qparams import QParams
+from octavo.core.recipe import Recipe
+from octavo.core.stats import Need, State
+from octavo.errors import RecipeError, closest
+
+
+class Phase(Enum):
+    """When a step runs."""
+
+    FLOAT = "float"  # before planning and calibration
+    INTEGERS = "integers"  # when scales are known
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was done to one layer, or to some that go together; errors are shares of the output's variance."""
+
+    layer: str
+    what: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A layer that was left alone, and why."""
+
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a step did."""
+
+    step: str
+    changed: tuple[Change, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+    @property
+    def fall(self) -> float:
+        """The share of the local errors that is gone."""
+        before = sum(change.before for change in self.changed)
+        return 1.0 - sum(change.after for change in self.changed) / before if before else 0.0
+
+    def __str__(self) -> str:
+        if not self.changed:
+            done = "nothing changed"
+        else:
+            places = len(self.changed)
+            done = f"{places} {'place' if places == 1 else 'places'} changed, local error {-100 * self.fall:+.0f} %"
+        return f"{self.step}: {done}{self._left_alone()}"
+
+    def _left_alone(self) -> str:
+        if not self.refused:
+            return ""
+        reasons: dict[str, int] = {}
+        for refusal in self.refused:
+            reasons[refusal.reason] = reasons.get(refusal.reason, 0) + 1
+        most = sorted(reasons.items(), key=lambda item: -item[1])
+        listed = "; ".join(f"{count} × {reason}" for reason, count in most[:3])
+        return f"; {len(self.refused)} left alone ({listed}{'; …' if len(most) > 3 else ''})"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What a step can ask for while it works: the model as quantized so far, and statistics of some samples."""
+
+    emitted: Callable[[], ir.Model]
+    collect: Callable[[ir.Model, Wishes], Mapping[str, State]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model that steps work on, in place, and what is known of its future."""
+
+    model: ir.Model
+    recipe: Recipe
+    plan: Plan
+    params: dict[Key, QParams] | None = None  # in the phase of integers; steps may replace entries
+    lab: Lab | None = None
+
+    def is_quantized(self, node: ir.Node | None) -> bool:
+        """Whether the plan quantizes a node."""
+        return node is not None and (node.name or "") in self.plan.nodes
+
+
+class Step(Protocol):
+    """One way to win back accuracy."""
+
+    name: ClassVar[str]
+    phase: ClassVar[Phase]
+    summary: ClassVar[str]
+
+    def prepare(self, subject: Subject) -> None:
+        """Make room in the float model, before it is planned."""
+        ...
+
+    def wishes(self, subject: Subject, wishes: Wishes) -> None:
+        """Ask for the statistics that it needs."""
+        ...
+
+    def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
+        """Change the model, and say what was done."""
+        ...
+
+
+_STEPS: dict[str, tuple[str, str]] = {
+    "smoothquant": ("smoothquant", "SmoothQuant"),
+    "equalize": ("equalize", "Equalize"),
+    "rounding": ("rounding", "Rounding"),
+    "bias-correction": ("bias_correction", "BiasCorrection"),
+}
+NAMES = tuple(_STEPS)
+
+
+def step(text: str) -> Step:
+    """The step written as ``name`` or ``name:option=value:…``."""
+    name, *options = text.split(":")
+    kind = step_class(name.strip())
+    hints, given = get_type_hints(kind), {}
+    known = {entry.name: hints[entry.name] for entry in fields(kind)}
+    for option in options:
+        key, sign, value = option.partition("=")
+        key = key.strip().replace("-", "_")
+        if key not in known:
+            raise RecipeError(
+                f"The step {name!r} has no option {key!r}{closest(key, known) or '.'}"
+                f" Known: {', '.join(known) or 'none'}."
+            )
+        given[key] = _value(f"{name}:{key}", known[key], value.strip() if sign else "yes")
+    made: Step = kind(**given)
+    return made
+
+
+def step_class(name: str) -> Any:
+    """The class of a step."""
+    if name not in _STEPS:
+        raise RecipeError(f"{name!r} is no step{closest(name, NAMES) or '.'} Known: {', '.join(NAMES)}.")
+    module, attribute = _STEPS[name]
+    return getattr(import_module(f"octavo.algorithms.{module}"), attribute)
+
+
+def _value(where: str, kind: Any, text: str) -> Any:
+    if kind is bool:
+        if text.lower() not in ("yes", "no", "true", "false"):
+            raise RecipeError(f"{where}={text} is neither yes nor no.")
+        return text.lower() in ("yes", "true")
+    if text == "auto":
+        return None
+    try:
+        return int(text) if kind is int else float(text)
+    except ValueError as error:
+        raise RecipeError(f"{where}={text} is no number.") from error
+
+
+def steps(texts: Iterable[str]) -> tuple[Step, ...]:
+    """The steps of a recipe in the order in which they build on each other; none may come twice."""
+    found = tuple(sorted((step(text) for text in texts), key=lambda one: NAMES.index(one.name)))
+    names = [one.name for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise RecipeError(f"The step {name!r} is listed twice; leave one of them out.")
+    return found
+
+
+def of_phase(chosen: Sequence[Step], phase: Phase) -> tuple[Step, ...]:
+    """The steps of one phase."""
+    return tuple(one for one in chosen if one.phase is phase)
+
+
+def observed(chosen: Sequence[Step], subject: Subject) -> AbstractContextManager[dict[str, Need]]:
+    """The model with probes for all that these steps have to know, and what calibration has to note."""
+    wishes = Wishes()
+    for one in chosen:
+        one.wishes(subject, wishes)
+    return probed(subject.model, wishes)
+
+
+def apply(chosen: Sequence[Step], subject: Subject, stats: Mapping[str, State]) -> tuple[StepReport, ...]:
+    """Run steps, one after the other."""
+    return tuple(one.apply(subject, stats) for one in chosen)

@@ -1,0 +1,65 @@
+"""``octavo report``: results on one page, one alone or two side by side."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from octavo.cli.console import Console
+from octavo.cli.paths import check_outputs, shown
+from octavo.cli.verb import Answer, Verb
+from octavo.errors import RecipeError
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "results",
+        metavar="RESULT",
+        nargs="+",
+        help="JSON that --report FILE.json or --json wrote, or a quantized model",
+    )
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="where the page goes (.html)")
+    parser.add_argument("--title", metavar="TEXT", help="the page's title (default: the models' names)")
+
+
+def _run(options: argparse.Namespace, console: Console) -> Answer:
+    from octavo.reporting.html import figures, sides, write
+
+    if Path(options.output).suffix.lower() != ".html":
+        raise RecipeError(f"-o {options.output}: a report is a page; choose a name that ends in .html.")
+    for result in options.results:
+        check_outputs(result, {"-o": options.output})
+    found = sides(options.results)
+    size = write(found, options.output, options.title)
+    verdicts = [figures.verdict(side) for side in found]
+    lines = [
+        f"{side.name or 'result'}: {verdict['text']}" for side, verdict in zip(found, verdicts, strict=True)
+    ]
+    return Answer(
+        "\n".join([*lines, f"written: {shown(options.output)}"]),
+        {
+            "written": shown(options.output),
+            "bytes": size,
+            "results": [
+                {"name": side.name, "holds": list(side.parts), "verdict": verdict}
+                for side, verdict in zip(found, verdicts, strict=True)
+            ],
+        },
+    )
+
+
+VERB = Verb(
+    name="report",
+    summary="put results on one HTML page, one alone or two side by side",
+    description="""\
+Make one self-contained HTML page of results: what quantize, compare, evaluate
+and bench wrote with --report FILE.json, or quantized models. Results about the
+same model are shown together; a second model is laid beside the first.""",
+    examples=(
+        "octavo report quantize.json compare.json bench.json -o report.html",
+        "octavo report a.json b.json -o a-and-b.html",
+        "octavo report model.int8.onnx -o report.html",
+    ),
+    arguments=_arguments,
+    run=_run,
+)

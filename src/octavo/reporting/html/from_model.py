@@ -1,0 +1,111 @@
+"""What can be told of a quantized model from its file alone: whoever made it, without running it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
+from octavo.core.qparams import QParams
+from octavo.core.qtypes import QType, from_onnx
+from octavo.model import inspect, io, query
+from octavo.reporting.html import graph, histogram
+from octavo.reporting.html.details import SCHEMA, numbers
+
+_LARGEST = 1 << 26  # values of a weight that is still read
+
+
+def facts(path: str | Path) -> dict[str, Any]:
+    """The model's graph, ranges and weights, and its manifest where one lies beside it."""
+    model = io.load(path)
+    manifest = _manifest(Path(path))
+    found = inspect.inspect(model)
+    return {
+        "schema": 1,
+        "kind": "model",
+        "inspection": found.to_dict(),
+        "bytes": found.bytes,
+        "float_bytes": int(manifest.get("float_bytes") or 0),
+        "notes": list(manifest.get("notes") or ()),
+        "recipe": manifest.get("recipe"),
+        "details": {
+            "schema": SCHEMA,
+            "name": str(path),
+            "source": None,
+            "graph": graph.operators(model).to_dict(),
+            "tensors": list(_tensors(model)),
+            "manifest": manifest,
+        },
+    }
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    beside = Path(f"{path}.manifest.json")
+    try:
+        found = json.loads(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _tensors(model: ir.Model) -> Iterator[dict[str, Any]]:
+    """Each tensor that is quantized or dequantized with numbers of its own, once."""
+    seen: set[str] = set()
+    for node in query.nodes(model):
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            continue
+        value = node.inputs[0]
+        weight = node.op_type == "DequantizeLinear" and query.constant(value) is not None
+        params = _params(node)
+        if value is None or params is None or (node.op_type == "DequantizeLinear" and not weight):
+            continue
+        name = (value.name or "").removesuffix("_quantized")
+        if name in seen:
+            continue
+        seen.add(name)
+        kind = "activation" if not weight else "bias" if params.qtype.bits == 32 else "weight"
+        found = {"tensor": name, "reader": None, "kind": kind, "how": "as in the file", **numbers(params)}
+        if weight:
+            found["histogram"] = _histogram(value, params)
+        yield found
+
+
+def _params(node: ir.Node) -> QParams | None:
+    """The constant scale and zero point of a conversion."""
+    scale = query.array(node.inputs[1])
+    zero = query.array(node.inputs[2]) if len(node.inputs) > 2 else None
+    stored = query.element_type(node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0])
+    kind = _kind(zero, node.inputs[2] if len(node.inputs) > 2 else None, stored)
+    if scale is None or kind is None:
+        return None
+    zeros = np.zeros(scale.shape, kind.dtype) if zero is None else zero
+    return QParams(scale, zeros, kind, _granularity(node, scale))
+
+
+def _kind(zero: Any, value: ir.Value | None, stored: ir.DataType | None) -> QType | None:
+    element = query.element_type(value) if zero is not None else stored
+    return from_onnx(int(element)) if element is not None else None
+
+
+def _granularity(node: ir.Node, scale: Any) -> Granularity:
+    axis, block = int(query.attribute(node, "axis", 1)), int(query.attribute(node, "block_size", 0))
+    rank = query.rank(node.inputs[0])
+    place = axis % rank if rank else max(axis, 0)
+    if block:
+        return PerBlock(block, place)
+    return PerChannel(place) if scale.size > 1 else PerTensor()
+
+
+def _histogram(value: ir.Value, params: QParams) -> histogram.Histogram | None:
+    stored = query.array(value, limit=_LARGEST)
+    if stored is None:
+        return None
+    try:
+        return histogram.of_weight(stored, params)
+    except (IndexError, ValueError):
+        return None

@@ -1,0 +1,98 @@
+"""The drawing of a graph: operators with their places, what became of them, their error and their time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.reporting.html.figures import number
+from octavo.reporting.html.graph import CONVERSIONS, known_name
+from octavo.reporting.html.layout import layered
+from octavo.reporting.html.sources import Side
+
+MOST = 6000  # operators; a larger graph is listed and not drawn
+_ENDS = ("Input", "Output")
+
+
+def drawing(side: Side) -> dict[str, Any] | None:
+    """Nodes, edges and places; None where nothing is known of the graph."""
+    made = side.parts.get("quantization") or side.parts.get("model") or {}
+    graph = (made.get("details") or {}).get("graph")
+    if not graph:
+        return None
+    nodes, edges = graph["nodes"], [(int(a), int(b)) for a, b in graph["edges"]]
+    states, errors, times = _States(made), _errors(side), _times(side, {node["name"] for node in nodes})
+    drawn = len(nodes) <= MOST
+    layout = layered(len(nodes), edges) if drawn else None
+    rows = []
+    for index, node in enumerate(nodes):
+        row = {"name": node["name"], "op": node["op_type"], **states.of(node)}
+        row |= _first(errors, [node["name"], *node.get("outputs", ())])
+        if node["name"] in times:
+            row["us"] = round(1e6 * times[node["name"]], 1)
+        if layout is not None:
+            row["x"], row["y"] = layout.points[index]
+        rows.append(row)
+    bends = layout.bends if layout is not None else {}
+    lines = [[a, b, *(c for point in bends.get(i, ()) for c in point)] for i, (a, b) in enumerate(edges)]
+    return {"nodes": rows, "edges": lines if drawn else [], "drawn": drawn}
+
+
+class _States:
+    """What became of each operator."""
+
+    def __init__(self, made: Mapping[str, Any]) -> None:
+        plan = made.get("plan") or {}
+        self._nodes = plan.get("nodes") or {}
+        self._absorbed = plan.get("absorbed") or {}
+        self._skipped = {one["node"]: one["reason"] for one in plan.get("skipped") or ()}
+        self._added = {one["bias_add"] for one in self._nodes.values() if one.get("bias_add")}
+
+    def of(self, node: Mapping[str, Any]) -> dict[str, Any]:
+        """The state, a reason or the form that it takes, and the op type that it had."""
+        name = node["name"]
+        if node["op_type"] in _ENDS:
+            return {"state": "end"}
+        if name in self._nodes:
+            was, form = self._nodes[name]["op_type"], self._nodes[name]["form"]
+            return {"state": "quantized", "op": was} | ({"why": f"becomes {form}"} if form != was else {})
+        if name in self._skipped:
+            return {"state": "float", "why": self._skipped[name]}
+        if name in self._absorbed:
+            return {"state": "absorbed", "why": self._absorbed[name]}
+        if name in self._added:
+            return {"state": "quantized", "why": "the bias of the product before it"}
+        return {"state": "quantized" if node.get("integer") else "other"}
+
+
+def _errors(side: Side) -> dict[str, dict[str, float]]:
+    """Local and accumulated dB by name of node and of tensor."""
+    found: dict[str, dict[str, float]] = {}
+    for tensor in (side.parts.get("comparison") or {}).get("tensors") or ():
+        row = {}
+        for key, source in (("local", "local"), ("total", "accumulated")):
+            value = number((tensor.get(source) or {}).get("sqnr"))
+            if value is not None and not math.isnan(value):
+                row[key] = round(max(-200.0, min(200.0, value)), 2)
+        for name in (tensor["name"], tensor.get("node")):
+            if row and name:
+                found.setdefault(name, row)
+    return found
+
+
+def _first(errors: Mapping[str, dict[str, float]], names: list[str]) -> dict[str, float]:
+    return next((errors[name] for name in names if name in errors), {})
+
+
+def _times(side: Side, known: set[str]) -> dict[str, float]:
+    """Seconds by operator: what the runtime has fused counts for the operator whose name it kept."""
+    bench = side.parts.get("bench") or {}
+    models = bench.get("models") or ()
+    found: dict[str, float] = {}
+    for node in (models[-1].get("nodes") or ()) if models else ():
+        if node["op_type"] in CONVERSIONS:
+            continue
+        name = known_name(node["name"], known)
+        found[name] = found.get(name, 0.0) + float(node["seconds"])
+    return found

@@ -1,0 +1,124 @@
+"""What a page is made of: results as objects or as JSON, and quantized models."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from octavo.errors import RecipeError, TableError
+from octavo.reporting.html import details, from_model
+
+KINDS = ("quantization", "model", "comparison", "evaluation", "bench")
+Source: TypeAlias = Any  # a result with to_dict(), plain data, or a path
+
+MOST_SIDES = 2
+
+
+@dataclass
+class Side:
+    """What is known of one quantized model: at most one result of each kind."""
+
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    label: str | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The file name of the quantized model, where a part knows it."""
+        return next((name for part in self.parts.values() if (name := model_name(part))), None)
+
+
+def kind_of(data: Mapping[str, Any]) -> str:
+    """What kind of result plain data is."""
+    if data.get("kind") in KINDS:
+        return str(data["kind"])
+    if "plan" in data and "params" in data:
+        return "quantization"
+    if "culprits" in data and "tensors" in data:
+        return "comparison"
+    raise TableError("it holds no result of octavo; write one with 'octavo quantize … --report result.json'")
+
+
+def model_name(data: Mapping[str, Any]) -> str | None:
+    """The file name of the quantized model that a result is about."""
+    match kind_of(data):
+        case "quantization" | "model":
+            name = (data.get("details") or {}).get("name")
+        case "comparison":
+            name = data.get("quantized")
+        case "evaluation":
+            name = data.get("model")
+        case _:
+            name = data["models"][-1]["name"] if data.get("models") else None
+    return Path(str(name)).name if name and str(name).lower().endswith(".onnx") else None
+
+
+def parts_of(source: Source) -> list[dict[str, Any]]:
+    """The results that a source holds, as plain data."""
+    if isinstance(source, Mapping):
+        kind_of(source)
+        return [dict(source)]
+    if isinstance(source, str | os.PathLike):
+        return _read(Path(source))
+    if hasattr(source, "plan") and hasattr(source, "params") and hasattr(source, "model"):
+        return [details.full(source)]
+    if hasattr(source, "to_dict"):
+        return parts_of(source.to_dict())
+    raise RecipeError(
+        f"A report is made of results, their JSON, or paths, and not of {type(source).__name__}; pass what"
+        " quantize, compare, evaluate or bench gave."
+    )
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if path.suffix.lower() == ".onnx":
+        return [from_model.facts(path)]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TableError(f"{path} can't be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise TableError(f"{path} is no text; give a .json or .onnx file.") from error
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TableError(f"{path} is no JSON: {error}.") from error
+    try:
+        return _single(data)
+    except (TableError, AttributeError, KeyError, TypeError) as error:
+        raise TableError(f"{path} can't be shown: {error}.") from error
+
+
+def _single(data: Any) -> list[dict[str, Any]]:
+    if not isinstance(data, dict):
+        raise TableError("it is no object")
+    kind_of(data)
+    return [data]
+
+
+def sides(sources: list[Source]) -> list[Side]:
+    """Results that belong to one quantized model together; a second of a kind begins a second side."""
+    found: list[Side] = []
+    for source in sources:
+        for part in parts_of(source):
+            _assign(found, part)
+    if len(found) > MOST_SIDES:
+        names = ", ".join(side.name or "unnamed" for side in found)
+        raise RecipeError(f"A page lays two results side by side, and these are {len(found)}: {names}.")
+    if not found:
+        raise RecipeError("A report needs at least one result.")
+    return found
+
+
+def _assign(found: list[Side], part: dict[str, Any]) -> None:
+    kind, name = kind_of(part), model_name(part)
+    free = [side for side in found if kind not in side.parts]
+    same = [side for side in free if name is not None and side.name == name]
+    open_ones = [side for side in free if name is None or side.name is None]
+    if same or open_ones:
+        (same or open_ones)[-1].parts[kind] = part
+    else:
+        found.append(Side({kind: part}))
