@@ -46,7 +46,6 @@ from octavo.targets import Target
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 
 LEAST_OPSET = 13  # scales per channel
-_TRIED = 64  # samples on which steps try out a quantized model
 _ROUNDS = 8  # plans made around what calibration showed, before it is an error
 _AS_IT_IS = PrepareOptions(symbolic_shapes=False, fold_batch_norm=False, fold_constants=False, fuse=False)
 
@@ -362,7 +361,7 @@ def finish(
 
 
 def _lab(model: ir.Model, plan: Plan, params: Params, found: Measurement, run: Run) -> Lab | None:
-    """What steps can try out: the model as it would be written now, on the first samples."""
+    """What steps can try out: the model as it would be written now, on the samples."""
     samples = found.samples
     if samples is None:
         return None
@@ -373,9 +372,8 @@ def _lab(model: ir.Model, plan: Plan, params: Params, found: Measurement, run: R
         return copy
 
     def observe(observed: ir.Model, wishes: Wishes) -> Stats:
-        first = list(samples.portion(0, _TRIED))
         with probed(observed, wishes) as needs:
-            return calibration.collect(observed, needs, first, threads=run.threads, custom_ops=run.custom_ops)
+            return collect(observed, {}, samples, run, needs)
 
     return Lab(emitted, observe)
 

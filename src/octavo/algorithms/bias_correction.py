@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+import onnx_ir as ir
 
 from octavo.algorithms import noise
 from octavo.algorithms.feedback import nearest
@@ -77,7 +78,7 @@ class BiasCorrection:
                     changed.append(change)
                 corrected.append(numbers)
         if self.sequential:
-            refused += _in_stages(corrected, subject, editor)
+            refused += _in_stages(corrected, subject, stats, editor)
         return StepReport(self.name, tuple(changed), tuple(refused))
 
 
@@ -116,27 +117,32 @@ def _shift(rows: F64, mean: F64) -> F64:
     return np.asarray(np.einsum("gok,gk->go", rows, mean))
 
 
-def _in_stages(corrected: Sequence[Corrected], subject: Subject, editor: Editor) -> list[Refusal]:
+def _in_stages(
+    corrected: Sequence[Corrected], subject: Subject, float_stats: Mapping[str, State], editor: Editor
+) -> list[Refusal]:
     """Correct stretch after stretch by what the quantized model reads there."""
     lab = subject.lab
     if lab is None:
         return [Refusal("sequential correction", "there is no data to run the quantized model on")]
-    float_stats = lab.collect(subject.model, _means(one.layer for one in corrected))
     for part in np.array_split(np.arange(len(corrected)), min(_STAGES, max(len(corrected), 1))):
         model = lab.emitted()
-        nodes = {node.name: node for node in model.graph}
-        there = {
-            int(i): replace(corrected[i].layer, node=nodes[corrected[i].layer.name])
-            for i in part
-            if corrected[i].layer.name in nodes
-            and nodes[corrected[i].layer.name].op_type == corrected[i].layer.node.op_type
-        }
+        nodes = {node.name or "": node for node in model.graph}
+        there = {int(i): found for i in part if (found := _in(nodes, corrected[i].layer)) is not None}
         stats = lab.collect(model, _means(there.values()))
         for index, layer in there.items():
             real, read = inputs_of(corrected[index].layer, float_stats), inputs_of(layer, stats)
             if real is not None and read is not None:
                 corrected[index].store(real.mean, read.mean, editor)
     return []
+
+
+def _in(nodes: Mapping[str, ir.Node], layer: Layer) -> Layer | None:
+    """The layer as it stands in the quantized model, read at the same places of its input."""
+    node = nodes.get(layer.name)
+    if node is None or node.op_type != layer.node.op_type:
+        return None
+    node.outputs[0].shape = layer.node.outputs[0].shape
+    return replace(layer, node=node)
 
 
 def _means(found: Iterable[Layer]) -> Wishes:

@@ -15,6 +15,8 @@ _HOMES = {
         "CalibraterBase", "CalibrationDataReader", "CalibrationMethod", "MinMaxCalibrater", "TensorData",
         "TensorsData", "create_calibrator", "load_tensors_data", "save_tensors_data",
     ),
+    "cuda_quantizer": ("CudaQuantizer",),
+    "qat": ("quantize_qat",),
     "qdq_quantizer": ("QDQQuantizer",),
     "quant_utils": ("QuantFormat", "QuantType", "QuantizationMode", "write_calibration_table"),
     "quantize": (
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from octavo.quantization.calibrate import create_calibrator as create_calibrator
     from octavo.quantization.calibrate import load_tensors_data as load_tensors_data
     from octavo.quantization.calibrate import save_tensors_data as save_tensors_data
+    from octavo.quantization.cuda_quantizer import CudaQuantizer as CudaQuantizer
+    from octavo.quantization.qat import quantize_qat as quantize_qat
     from octavo.quantization.qdq_quantizer import QDQQuantizer as QDQQuantizer
     from octavo.quantization.quant_utils import QuantFormat as QuantFormat
     from octavo.quantization.quant_utils import QuantizationMode as QuantizationMode

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -187,7 +189,22 @@ def quantize_dynamic(
         _work.save(_work.written(job, {}), model_output, use_external_data_format)
 
 
-def quantize(
+def quantize(*args: Any, **kwargs: Any) -> onnx.ModelProto | None:
+    """``quantize(model_input, model_output, quant_config)`` writes a file, as a configuration says.
+
+    ``quantize(model, per_channel=…, quantization_mode=…, static=…)``, the first generation, returns a model: see
+    :func:`octavo.quantization.old_api.quantize`. What it is called with tells the two apart.
+    """
+    given = {"model_input", "model_output", "quant_config"} & kwargs.keys()
+    if given or (len(args) > 1 and isinstance(args[1], str | os.PathLike)):
+        _by_config(*args, **kwargs)
+        return None
+    from octavo.quantization.old_api import quantize as first_generation
+
+    return first_generation(*args, **kwargs)
+
+
+def _by_config(
     model_input: str | Path | onnx.ModelProto, model_output: str | Path, quant_config: QuantConfig
 ) -> None:
     """Quantize as a configuration says: static, dynamic, or weights alone."""
@@ -261,6 +278,8 @@ def _advise_dynamic(job: _work.Job) -> None:
             stacklevel=3,
         )
 
+
+quantize.__signature__ = inspect.signature(_by_config)  # type: ignore[attr-defined]
 
 __all__ = [
     "DynamicQuantConfig",
