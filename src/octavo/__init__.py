@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from octavo.model.prepare import PrepareOptions
     from octavo.reporting.html import report
     from octavo.result import Result
+    from octavo.tuning import Demands, Tuned, tune
 
 _HOMES = {
     "octavo.api": (
@@ -86,17 +87,18 @@ _HOMES = {
     "octavo.model.prepare": ("PrepareOptions",),
     "octavo.reporting.html": ("report",),
     "octavo.result": ("Result",),
+    "octavo.tuning": ("Demands", "Tuned", "tune"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - grouped
     # verbs
-    "quantize", "convert_qat", "plan", "prepare", "ready", "calibrate", "emit", "inspect",
+    "quantize", "tune", "convert_qat", "plan", "prepare", "ready", "calibrate", "emit", "inspect",
     "load_stats", "save_stats",
     "evaluate", "bench", "metric", "compare", "doctor", "report",
     # what they take and give
     "Plan", "Prepared", "PrepareOptions", "QParams", "Result", "Stats",
-    "Evaluation", "Bench", "Comparison", "Diagnosis",
+    "Evaluation", "Bench", "Comparison", "Diagnosis", "Demands", "Tuned",
     # data
     "images", "text", "random_data", "preprocessing",
     # recipes

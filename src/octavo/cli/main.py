@@ -30,10 +30,13 @@ from octavo.cli import (
     ops,
     plan,
     prepare,
+    qat,
     quantize,
     report,
     stats,
+    steps,
     targets,
+    tune,
 )
 from octavo.cli.console import Console
 from octavo.cli.verb import Answer, Verb, as_json_text
@@ -41,6 +44,8 @@ from octavo.errors import OctavoError, RecipeError, closest
 
 VERBS: tuple[Verb, ...] = (
     quantize.VERB,
+    tune.VERB,
+    qat.VERB,
     plan.VERB,
     calibrate.VERB,
     stats.VERB,
@@ -53,6 +58,7 @@ VERBS: tuple[Verb, ...] = (
     inspect.VERB,
     ops.VERB,
     targets.VERB,
+    steps.VERB,
 )
 
 FAULT, WRONG_REQUEST, UNFORESEEN, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 130, 141
@@ -151,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         console.end_phase()
         return _failed(error, UNFORESEEN, as_json, debug)
-    return 0
+    return answer.code
 
 
 def _failed(error: Exception, code: int, as_json: bool, debug: bool) -> int:

@@ -57,13 +57,13 @@ def _check(options: argparse.Namespace) -> None:
     given = f"--{sources[0]}" if sources else None
     if options.table is not None and len(sources) > 1:
         raise RecipeError(f"--table takes the place of {given}; leave one of them out.")
-    if options.dynamic and given is not None:
+    if options.dynamic and given is not None and not options.steps:
         raise RecipeError(
             f"--dynamic needs no {given}: ranges are found while the model runs. Leave one of them out."
         )
     if options.plan is None:
         return
-    chosen = ("recipe", "dynamic", "format", "target", "weights", "activations", "per", "method", "op_types")
+    chosen = ("recipe", "dynamic", "format", "target", "weights", "activations", "per", "method", "op_types", "steps")
     clash = [
         f"--{name.replace('_', '-')}" for name in (*chosen, "exclude", "include") if getattr(options, name)
     ]
@@ -165,6 +165,7 @@ checked, loaded by ONNX Runtime and run once before it is handed over.""",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --recipe recipe.yaml --report report.md",
         "octavo quantize model.onnx -o out.onnx --stats model.stats",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --weights int4 --per block:32",
+        "octavo quantize model.onnx -o out.onnx --data calib.npz --steps equalize,rounding,bias-correction",
     ),
     arguments=_arguments,
     run=_run,

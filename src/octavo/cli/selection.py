@@ -61,6 +61,11 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         metavar="METHOD",
         help="how ranges are read: minmax, percentile:99.99, entropy, mse, distribution or auto",
     )
+    how.add_argument(
+        "--steps",
+        metavar="A,B",
+        help="win back accuracy, with --data: smoothquant, equalize, rounding, bias-correction (see octavo steps)",
+    )
 
 
 def op_types(options: argparse.Namespace) -> tuple[str, ...] | None:
@@ -77,7 +82,7 @@ def recipe_of(options: argparse.Namespace, *, static: bool) -> Recipe | None:
     """The recipe that the flags ask for, or None where none of them says anything about it."""
     from octavo.targets import target
 
-    changed = any(getattr(options, name) is not None for name in ("weights", "activations", "per", "method"))
+    changed = any(getattr(options, name) is not None for name in ("weights", "activations", "per", "method", "steps"))
     if options.recipe is not None:
         named = _named(options.recipe)
         return _changed(_dynamic(named) if options.dynamic else named, options)
@@ -140,6 +145,8 @@ def _changed(recipe: Recipe, options: argparse.Namespace) -> Recipe:
                 " give --data, or leave --method out."
             )
         changes["activations"] = activations.but(method=_located("--method", parse_method, options.method))
+    if options.steps is not None:
+        changes["steps"] = tuple(name.strip() for name in options.steps.split(",") if name.strip())
     return recipe.but(**changes)
 
 

@@ -33,6 +33,7 @@ class Answer:
 
     text: str
     data: dict[str, Any] = field(default_factory=dict)
+    code: int = 0  # the exit code
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ def drawing(side: Side) -> dict[str, Any] | None:
         rows.append(row)
     bends = layout.bends if layout is not None else {}
     lines = [[a, b, *(c for point in bends.get(i, ()) for c in point)] for i, (a, b) in enumerate(edges)]
-    return {"nodes": rows, "edges": lines if drawn else [], "drawn": drawn}
+    found = {"nodes": rows, "edges": lines if drawn else [], "drawn": drawn}
+    return found | ({"us": round(1e6 * whole_time(side), 1)} if times else {})
 
 
 class _States:
@@ -85,14 +86,24 @@ def _first(errors: Mapping[str, dict[str, float]], names: list[str]) -> dict[str
     return next((errors[name] for name in names if name in errors), {})
 
 
+def _profile(side: Side) -> list[dict[str, Any]]:
+    models = (side.parts.get("bench") or {}).get("models") or ()
+    return list(models[-1].get("nodes") or ()) if models else []
+
+
+def whole_time(side: Side) -> float:
+    """Seconds of all nodes that ran, also of those that belong to no operator."""
+    return sum(float(node["seconds"]) for node in _profile(side))
+
+
 def _times(side: Side, known: set[str]) -> dict[str, float]:
     """Seconds by operator: what the runtime has fused counts for the operator whose name it kept."""
-    bench = side.parts.get("bench") or {}
-    models = bench.get("models") or ()
     found: dict[str, float] = {}
-    for node in (models[-1].get("nodes") or ()) if models else ():
+    for node in _profile(side):
         if node["op_type"] in CONVERSIONS:
             continue
         name = known_name(node["name"], known)
+        if name not in known:
+            continue
         found[name] = found.get(name, 0.0) + float(node["seconds"])
     return found

@@ -12,7 +12,7 @@ function dark(colour) {
 }
 
 function modes(graph) {
-  const total = graph.nodes.reduce((sum, node) => sum + (node.us || 0), 0);
+  const total = graph.us;
   const graded = (steps, value) => (known(value) ? steps.find(([bound]) => value < bound) || steps[steps.length - 1] : null);
   const found = {};
   const has = (key) => graph.nodes.some((node) => known(node[key]));

@@ -137,7 +137,8 @@ function graphs(sides) {
 
 function graphPart(side) {
   const { graph } = side;
-  const total = graph.nodes.reduce((sum, node) => sum + (node.us || 0), 0);
+  const total = graph.us;
+  const placed = graph.nodes.reduce((sum, node) => sum + (node.us || 0), 0);
   const tensors = new Map(side.depth.map((row) => [row.node, row.tensor]));
   const picked = el('div', { class: 'picked', 'aria-live': 'off' }, el('p', { class: 'muted' }, 'Select an operator to read about it.'));
   const time = (node) => (known(node.us) ? `${duration(node.us * 1e-6)}, ${share(node.us / total)}` : null);
@@ -172,7 +173,7 @@ function graphPart(side) {
   const tools = el('div', { class: 'tools' },
     el('label', {}, 'Colour by', el('select', { id: `colour${side.letter}`, onchange: (event) => picture.recolour(event.target.value) }, Object.entries(picture.modes).map(([name, mode]) => el('option', { value: name }, mode.label)))),
     button('+', 'Zoom in', () => picture.zoom(1.3)), button('−', 'Zoom out', () => picture.zoom(0.77)), button('Fit', 'Show the whole graph', picture.fit));
-  const hint = el('p', { class: 'muted hint' }, 'Drag to move; ', el('kbd', {}, 'Ctrl'), ' + wheel or ', el('kbd', {}, '+'), ' ', el('kbd', {}, '−'), ' to zoom; arrow keys follow the network. The strip on the right shows the whole.');
+  const hint = el('p', { class: 'muted hint' }, 'Drag to move; ', el('kbd', {}, 'Ctrl'), ' + wheel or ', el('kbd', {}, '+'), ' ', el('kbd', {}, '−'), ' to zoom; arrow keys follow the network. The strip on the right shows the whole.', known(total) ? ` Of the time, ${share(placed / total)} belongs to operators drawn here; the rest are conversions, and what the runtime fused under names of its own.` : null);
   return { node: el('div', {}, tools, picture.stage, picture.legend, hint, picked, listing.node), paint: picture.paint, select: picture.select, picture };
 }
 
