@@ -230,20 +230,6 @@ def test_the_onnx_quantizer_by_position() -> None:
         None, [], [], ["Conv"], {},
     )  # fmt: skip
     assert "ConvInteger" in {n.op_type for n in dynamic.quantize_model().graph.node}
-    with pytest.raises(NotImplementedError):
-        ONNXQuantizer(
-            made,
-            False,
-            False,
-            q.QuantizationMode.QLinearOps,
-            False,
-            QuantType.QInt8,
-            QuantType.QUInt8,
-            None,
-            [],
-            [],
-            [],
-        )
 
 
 def test_a_missing_range_names_the_tensor() -> None:

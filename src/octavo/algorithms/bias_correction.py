@@ -4,7 +4,8 @@ Rounded weights ``ŵ`` shift an output by ``E[(ŵ - w) · x] = (ŵ - w) · μ``,
 reads. The bias takes the negative of it, at no cost: a convolution without a bias gets one.
 
 *Analytic* (the default): ``μ`` is that of the float model. *Sequential*: the quantized model, corrected so far,
-is run again for each stretch of the network, which gives the mean ``μ̂`` that a layer reads there::
+is run again for some layers, one after the other from the first to the last, which gives the mean ``μ̂`` that
+each reads there::
 
     bias = b + w · μ - ŵ · μ̂
 
@@ -23,13 +24,13 @@ import onnx_ir as ir
 from octavo.algorithms import noise
 from octavo.algorithms.feedback import nearest
 from octavo.algorithms.inputs import Inputs, Wishes, inputs_of
-from octavo.algorithms.layers import F64, Layer, layers
+from octavo.algorithms.layers import F64, Layer
+from octavo.algorithms.layers import layers as all_layers
 from octavo.algorithms.quantized import QuantizedLayer, original_rows, quantized_layers
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
 from octavo.core.stats import State
 from octavo.model.edit import Editor
 
-_STAGES = 10
 _LEAST = 1e-9  # of the output's variance; a smaller shift is none
 
 
@@ -42,13 +43,14 @@ class BiasCorrection:
     summary: ClassVar[str] = "takes the mean shift that rounding gives an output into the bias"
 
     sequential: bool = False  # run the quantized model again and again, for the shifts of all layers before
+    layers: int = 16  # that are corrected so, evenly spread
 
     def prepare(self, subject: Subject) -> None:
         """Give convolutions a bias to correct, before the model is planned; where it costs no operator."""
         if not subject.recipe.is_static:
             return
         editor = Editor(subject.model)
-        for layer in layers(subject.model, subject.plan.nodes):
+        for layer in all_layers(subject.model, subject.plan.nodes):
             if isinstance(layer, Layer) and layer.bias is None and layer.is_conv:
                 layer.store_bias(np.zeros(layer.outputs), editor)
 
@@ -78,7 +80,7 @@ class BiasCorrection:
                     changed.append(change)
                 corrected.append(numbers)
         if self.sequential:
-            refused += _in_stages(corrected, subject, stats, editor)
+            refused += _in_stages(corrected, subject, stats, editor, self.layers)
         return StepReport(self.name, tuple(changed), tuple(refused))
 
 
@@ -118,22 +120,28 @@ def _shift(rows: F64, mean: F64) -> F64:
 
 
 def _in_stages(
-    corrected: Sequence[Corrected], subject: Subject, float_stats: Mapping[str, State], editor: Editor
+    corrected: Sequence[Corrected], subject: Subject, float_stats: Mapping[str, State], editor: Editor, most: int
 ) -> list[Refusal]:
-    """Correct stretch after stretch by what the quantized model reads there."""
+    """Correct some layers, one after the other, by what they read in the quantized model."""
     lab = subject.lab
     if lab is None:
         return [Refusal("sequential correction", "there is no data to run the quantized model on")]
-    for part in np.array_split(np.arange(len(corrected)), min(_STAGES, max(len(corrected), 1))):
+    for index in _spread(len(corrected), most):
         model = lab.emitted()
         nodes = {node.name or "": node for node in model.graph}
-        there = {int(i): found for i in part if (found := _in(nodes, corrected[i].layer)) is not None}
-        stats = lab.collect(model, _means(there.values()))
-        for index, layer in there.items():
-            real, read = inputs_of(corrected[index].layer, float_stats), inputs_of(layer, stats)
-            if real is not None and read is not None:
-                corrected[index].store(real.mean, read.mean, editor)
+        layer = _in(nodes, corrected[index].layer)
+        if layer is None:
+            continue
+        real = inputs_of(corrected[index].layer, float_stats)
+        read = inputs_of(layer, lab.collect(model, _means([layer])))
+        if real is not None and read is not None:
+            corrected[index].store(real.mean, read.mean, editor)
     return []
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Layers to correct one after the other, evenly spread; two at once would make up for the same shift."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))}) if count else []
 
 
 def _in(nodes: Mapping[str, ir.Node], layer: Layer) -> Layer | None:

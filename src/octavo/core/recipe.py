@@ -139,12 +139,16 @@ class Listing:
     room_for_biases: bool = True  # a weight's scale is raised where its int32 bias would not fit
     symmetric_channels: bool = False  # weights with a scale for each channel are symmetric in any case
     tensors: tuple[str, ...] = ()  # quantized though no node asks for it
+    shared: tuple[tuple[str, str], ...] = ()  # a tensor, and the one whose parameters it takes
+    biases: tuple[tuple[str, str, str, str], ...] = ()  # node, its int32 bias, and the two that give the scale
 
     def __post_init__(self) -> None:
         _set_tuple(self, "float_outputs")
         _set_tuple(self, "tensors")
         axes = tuple((str(op), int(axis)) for op, axis in self.channel_axes)
         object.__setattr__(self, "channel_axes", axes)
+        for name in ("shared", "biases"):
+            object.__setattr__(self, name, tuple(tuple(map(str, row)) for row in getattr(self, name)))
 
 
 @dataclass(frozen=True)

@@ -132,8 +132,9 @@ class _Emitter(qoperator.Emitter):
         made = self.quantized.get((value, self.w.params[key].identity))
         if made is not None:
             return Quantized(made, *self.w.scale_and_zero(key))
-        node = self.w.quantize(value, key)
-        self.w.after(value, [node])
+        source = self._source(value, key)
+        node = self.w.quantize(source, key)
+        self.w.after(source, [node])
         return Quantized(node.outputs[0], *self.w.scale_and_zero(key))
 
 

@@ -40,6 +40,7 @@ class Emitter:
         self.plan = writer.plan
         self.twins: dict[ir.Value, ir.Value] = {}  # float value → integers made by a quantized node
         self.quantized: dict[Hashable, ir.Value] = {}  # made by QuantizeLinear
+        self.rounded: dict[ir.Value, ir.Value] = {}  # float value → what a pair for its float readers gave
         self.running: dict[ir.Value, Quantized] = {}  # made by DynamicQuantizeLinear
         self.floats: dict[ir.Value, ir.Value] = {}  # float value with a twin → what DequantizeLinear gave
 
@@ -61,19 +62,25 @@ class Emitter:
     def _round(self, key: Key) -> None:
         """A pair behind a value that no quantized node makes, for the float nodes that read it rounded."""
         value = self.w.values[key.tensor]
-        q = self.w.quantize(value, key, self._suffix(key))
+        source = self._source(value, key)
+        q = self.w.quantize(source, key, self._suffix(key))
         dq = self.w.dequantize(q.outputs[0], key, self._suffix(key))
-        self.w.after(value, [q, dq])
+        self.w.after(source, [q, dq])
         self.quantized[value, self.w.params[key].identity] = q.outputs[0]
         integers = [node for node in value.consumers() if node.name in self.plan.nodes]
         if key.reader is None:
             edges = {k.reader for k, _ in self.plan.edges() if k.tensor == key.tensor}
             kept = [q, *integers, *(node for node in value.consumers() if node.name in edges)]
             self.w.replace_everywhere(value, dq.outputs[0], keep=kept)
+            self.rounded[value] = dq.outputs[0]
             return
         for index, read in enumerate(self.w.nodes[key.reader].inputs):
             if read is value:
                 self.w.nodes[key.reader].replace_input_with(index, dq.outputs[0])
+
+    def _source(self, value: ir.Value, key: Key) -> ir.Value:
+        """What is quantized for a key: on an edge the tensor as all others see it."""
+        return self.rounded.get(value, value) if key.reader is not None else value
 
     def write(self, node: ir.Node, planned: Planned) -> None:
         """One node of the plan."""
@@ -192,7 +199,7 @@ class Emitter:
             return self.twins[value]
         slot = (value, params.identity)
         if slot not in self.quantized:
-            source = self._dequantized(value) if value in self.twins else value
+            source = self._dequantized(value) if value in self.twins else self._source(value, key)
             q = self.w.quantize(source, key, self._suffix(key))
             if self.plan.spelling.explicit:
                 q.outputs[0].name = self.w.editor.values.claim(key.tensor + names.QUANTIZED)

@@ -49,6 +49,7 @@ from octavo.planning.candidates import (
     Avoid,
     Question,
     accepts,
+    fitted,
     form_of,
     is_float_work,
     leading_to_products,
@@ -64,6 +65,7 @@ from octavo.targets import Target
 def build(model: ir.Model, recipe: Recipe, target: Target, avoid: Avoid | None = None) -> Plan:
     """The plan for a prepared model. Nothing is written; the model is not changed."""
     accepts(recipe, target)
+    recipe = fitted(recipe, target)
     nodes = list(query.nodes(model))
     around = (avoid or Avoid()).and_also(Avoid(tensors=overrides.kept_float(recipe, model)))
     selection = Selection(nodes, recipe, model.meta.get(ORIGINAL, {}))
@@ -194,7 +196,7 @@ class _Builder:
             return False
         if not isinstance(role, Weight):
             return False
-        scheme = weights.scheme_of(node, rule, role, weight, self.recipe)
+        scheme = weights.scheme_of(node, rule, role, weight, self.recipe, self.q.target)
         self.quantized[node.name or ""] = Quantized(node.op_type, node.op_type)
         self.entries[Key(_name(weight), node.name)] = Constant(scheme)
         return True
@@ -242,7 +244,7 @@ class _Builder:
         role = rule.role(index)
         if isinstance(role, Weight) and weight_of(value) is not None:
             self.entries[Key(_name(value), node.name)] = Constant(
-                weights.scheme_of(node, rule, role, value, self.recipe)
+                weights.scheme_of(node, rule, role, value, self.recipe, self.q.target)
             )
         elif isinstance(role, Act | Weight):
             self._activation(node, value)

@@ -110,7 +110,11 @@ class _Planner:
             for key, entry in self.entries.items()
             if isinstance(entry, Shared) and key.tensor not in made and key.tensor not in read
         }
-        self.entries = {key: entry for key, entry in self.entries.items() if key not in idle}
+        self.entries = {
+            key: Shared(*self._root(key)) if isinstance(entry, Shared) else entry
+            for key, entry in self.entries.items()
+            if key not in idle
+        }
 
     def _touched(self) -> tuple[set[str], set[str]]:
         """What integer operators make, in integers, and what they read."""
@@ -139,9 +143,10 @@ class _Planner:
                     found.append((key.tensor, key.reader))
                 continue
             floats = [n for n in value.consumers() if n.name not in self.quantized]
-            if value.is_graph_output() or any(Key(key.tensor, n.name) not in self.entries for n in floats):
+            converts = any(Key(key.tensor, n.name) in self.entries for n in value.consumers())
+            if value.is_graph_output() or converts or floats:
                 found.append((key.tensor, None))
-        return tuple(found)
+        return tuple(sorted(found, key=lambda key: key[1] is not None))
 
     def _is_stored(self, key: Key) -> bool:
         return isinstance(self.entries.get(key), Fixed) and key.tensor in self.constants

@@ -35,6 +35,8 @@ def find(
         isinstance(e, Measured | Bounded | Fixed | Constant) and e.scheme.qtype.is_float
         for e in entries.values()
     )
+    if not (target.rewrites or float8):
+        return ()
     found = []
     for node in nodes:
         name = node.name or ""

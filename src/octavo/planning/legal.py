@@ -18,6 +18,7 @@ from octavo.core.recipe import Recipe, Style
 from octavo.core.scheme import Scheme
 from octavo.errors import RecipeError
 from octavo.ops import BLOCK_PRODUCT, Act, Form, Kind, OpRule, Weight, axis_of, rule_of
+from octavo.planning.candidates import is_centred, nearest
 from octavo.targets import Target
 
 
@@ -37,7 +38,7 @@ def check(
         node = readers.get(key.reader) if key.reader is not None else None
         match entry:
             case Measured(scheme) | Bounded(scheme):
-                _activation(key, scheme, recipe, target)
+                _activation(key, scheme, (), recipe, target)
             case Constant(scheme):
                 _constant(key, scheme, (), node, recipe, target)
             case Fixed(scheme, _, zero_point):
@@ -46,12 +47,16 @@ def check(
                 pass
 
 
-def _activation(key: Key, scheme: Scheme, recipe: Recipe, target: Target) -> None:
+def _activation(
+    key: Key, scheme: Scheme, zero_point: tuple[int, ...], recipe: Recipe, target: Target
+) -> None:
     if not isinstance(scheme.granularity, PerTensor):
         raise RecipeError(
             f"{key}: an activation per {scheme.granularity} has no kernel; choose granularity tensor."
         )
     _type(key, scheme.qtype, target.activation_types, "activation", target)
+    if target.symmetric_activations:
+        _centred(key, scheme, zero_point, target)
     if (
         recipe.style is not Style.QDQ
         and recipe.activations is not None
@@ -66,8 +71,14 @@ def _activation(key: Key, scheme: Scheme, recipe: Recipe, target: Target) -> Non
 def _type(key: Key, qtype: QType, legal: tuple[str, ...], what: str, target: Target) -> None:
     if qtype.name not in legal:
         raise RecipeError(
-            f"{key}: target {target.name} takes no {qtype} {what}; choose one of: {', '.join(legal)}."
+            f"{key}: target {target.name} takes no {qtype} {what}; choose {nearest(qtype, legal)}, or one of:"
+            f" {', '.join(legal)}."
         )
+
+
+def _centred(key: Key, scheme: Scheme, zero_point: tuple[int, ...], target: Target) -> None:
+    if any(zero_point) or (not zero_point and not is_centred(scheme)):
+        raise RecipeError(f"{key}: target {target.name} takes zero point 0 alone; choose symmetric.")
 
 
 def _constant(
@@ -81,9 +92,11 @@ def _constant(
     rule = rule_of(node) if node is not None else None
     role = _role(rule, node, key.tensor)
     if isinstance(role, Act) or node is None or rule is None:
-        _activation(key, scheme, recipe, target)
+        _activation(key, scheme, zero_point, recipe, target)
         return
     _type(key, scheme.qtype, target.weight_types, "weight", target)
+    if target.symmetric_weights:
+        _centred(key, scheme, zero_point, target)
     form = rule.forms.get(recipe.style)
     if isinstance(role, Weight) and rule.kind is not Kind.RECURRENT:
         channels(key, scheme, role, node)

@@ -30,7 +30,7 @@ from octavo.errors import RecipeError
 from octavo.model import query
 from octavo.ops import OpRule, Weight, axis_of, rule_of
 from octavo.ops.hooks import clamp_bounds
-from octavo.planning import guards, hazards, legal, overrides, weights
+from octavo.planning import asked, guards, hazards, legal, overrides, weights
 from octavo.planning.candidates import Question, is_float_work
 
 CLAMPS = frozenset({"Relu", "Clip"})
@@ -70,9 +70,11 @@ class Listed:
                 self.skip(node, reason)
             else:
                 selected.append(node)
+        asked.shared(self)
         for node in selected:
             self.decide(node)
-        self._also()
+        asked.tensors(self)
+        asked.biases(self)
         for node in selected:
             self._settle(node)
         entries = overrides.apply(self.entries, self.recipe, self.model)
@@ -116,15 +118,6 @@ class Listed:
                     and axis_of(role.axis, node) is not None
                 ):
                     legal.channels(*by_channel[name(value)], role, node)
-
-    def _also(self) -> None:
-        """Tensors that are asked for by name."""
-        wanted = set(self.listing.tensors)
-        if wanted:
-            made = (v for node in self.all_nodes for v in node.outputs)
-            for value in (*self.model.graph.inputs, *self.model.graph.initializers.values(), *made):
-                if value.name in wanted:
-                    self.activation(value)
 
     def guards(self, entries: dict[Key, Entry]) -> tuple[str, ...]:
         """Nodes that the runtime must not rewrite: around float8 only."""

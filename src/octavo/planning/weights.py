@@ -16,10 +16,14 @@ _BLOCK = 32  # weights to a scale where a product is scaled block by block
 _LEAST_TABLE = 1 << 14  # values; a smaller table is not worth the further nodes
 
 
-def scheme_of(node: ir.Node, rule: OpRule, role: Weight, value: ir.Value, recipe: Recipe) -> Scheme:
+def scheme_of(
+    node: ir.Node, rule: OpRule, role: Weight, value: ir.Value, recipe: Recipe, target: Target
+) -> Scheme:
     """The recipe's scheme for weights, with the axis that this operator means."""
     scheme = recipe.weights
     axis, sums = axis_of(role.axis, node), axis_of(role.sums, node)
+    if not target.takes_channels(node.op_type):
+        axis = None
     match scheme.granularity:
         case PerChannel(None):
             form = rule.forms.get(recipe.style)

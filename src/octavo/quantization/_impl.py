@@ -14,6 +14,7 @@ from octavo.core.qparams import QParams
 from octavo.core.qtypes import INT8, INT32
 from octavo.core.scheme import Scheme
 from octavo.quantization._numbers import qtype_of, quantize_onnx_initializer
+from octavo.quantization._values import QuantizationParams
 
 Tensors = list[onnx.TensorProto]
 
@@ -52,6 +53,16 @@ def _stored(weight: onnx.TensorProto, scheme: Scheme) -> Tensors:
         integers,
         _typed(f"{weight.name}_zero_point", params.zero_point, scheme.qtype.onnx),
         _typed(f"{weight.name}_scale", params.scale, weight.data_type),
+    ]
+
+
+def params_tensors(name: str, params: QuantizationParams) -> Tensors:
+    """Zero point and scale of an activation."""
+    scale = np.asarray(params["scale"])
+    kind = onnx.helper.np_dtype_to_tensor_dtype(scale.dtype)
+    return [
+        _typed(f"{name}_zero_point", np.asarray(params["zero_point"]), params["quant_type"]),
+        _typed(f"{name}_scale", scale, kind),
     ]
 
 

@@ -61,6 +61,37 @@ class QuantizedValue:
         self.scale_type = scale_type
 
 
+class QuantizationParams:
+    """Scale, zero point and type of a tensor, by name."""
+
+    def __init__(self, **data: Any) -> None:
+        for key, value in data.items():
+            if not isinstance(key, str):
+                raise TypeError(f"Parameters are known by names, not by {type(key).__name__}.")
+            if key == "axis" and not isinstance(value, int | type(None)):
+                raise TypeError("axis is a number.")
+        self.data = data
+
+    def get(self, key: str, default_value: Any = None) -> Any:
+        """The value of a name."""
+        return self.data.get(key, default_value)
+
+    def __iter__(self) -> Any:
+        return iter(self.data)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.data[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.data[key] = value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
 @dataclass
 class BiasToQuantize:
     """A bias, and the input and the weight whose scales it takes."""

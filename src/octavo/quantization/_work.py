@@ -99,7 +99,7 @@ def planned(model: ir.Model, settings: Settings) -> Job:
     else:
         _refuse_unknown_types(model, settings.recipe)
     plan = planning.build(model, settings.recipe, find_target("ort-cpu"))
-    if not plan.nodes:
+    if not plan.nodes and not plan.entries:
         warnings.warn(
             "Nothing in the model was quantized: no node is of an op type asked for, or all are excluded.",
             QuantizationWarning,

@@ -9,46 +9,18 @@ import onnx
 
 from octavo.model import io
 from octavo.quantization import _work, translate
-from octavo.quantization._errors import OptionError, as_stock
+from octavo.quantization._errors import OptionError, RangeError, as_stock
+from octavo.quantization._given import activation_params, clamped_ranges
 from octavo.quantization._impl import bias_tensors, channel_tensors, weight_tensors
 from octavo.quantization._numbers import qtype_of
+from octavo.quantization._select import value_infos
 from octavo.quantization._tensors_data import TensorData, TensorsData
 from octavo.quantization._types import CalibrationMethod, QuantType
+from octavo.quantization._values import QuantizationParams
 from octavo.quantization.onnx_model import ONNXModel
 from octavo.quantization.tensor_quant_overrides import TensorQuantOverridesHelper
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
-
-
-class QuantizationParams:
-    """Scale, zero point and type of a tensor, by name."""
-
-    def __init__(self, **data: Any) -> None:
-        for key, value in data.items():
-            if not isinstance(key, str):
-                raise TypeError(f"Parameters are known by names, not by {type(key).__name__}.")
-            if key == "axis" and not isinstance(value, int | type(None)):
-                raise TypeError("axis is a number.")
-        self.data = data
-
-    def get(self, key: str, default_value: Any = None) -> Any:
-        """The value of a name."""
-        return self.data.get(key, default_value)
-
-    def __iter__(self) -> Any:
-        return iter(self.data)
-
-    def __getitem__(self, key: str) -> Any:
-        return self.data[key]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.data[key] = value
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.data
-
-    def __len__(self) -> int:
-        return len(self.data)
 
 
 class BaseQuantizer:
@@ -80,6 +52,7 @@ class BaseQuantizer:
         self.op_types_to_quantize = list(op_types_to_quantize or ())
         self.extra_options = dict(extra_options or {})
         self.initializers = {tensor.name: tensor for tensor in copy.graph.initializer}
+        self.value_infos = value_infos(copy)
         self.opset_version = next((o.version for o in copy.opset_import if o.domain in ("", "ai.onnx")), 0)
         self.parent = None
         option = self.extra_options.get
@@ -90,7 +63,11 @@ class BaseQuantizer:
         self.min_real_range = option("MinimumRealRange")
         self.tensor_quant_overrides = TensorQuantOverridesHelper(dict(option("TensorQuantOverrides", {})))
         self._check_overrides()
+        self._take_options(self.extra_options)
         translate.with_options(self._settings_of({}), self.extra_options)  # an unknown key shows here
+
+    def _take_options(self, options: Mapping[str, Any]) -> None:
+        """The attributes that one kind of quantizer has beside those of all."""
 
     def _check_overrides(self) -> None:
         made = {name for node in self.model.nodes() for name in node.output}
@@ -177,6 +154,41 @@ class BaseQuantizer:
         )
         return self._add(made, keep_float_weight)
 
+    def _params_of(self, tensor_data: TensorData, own: Mapping[str, Any]) -> QuantizationParams:
+        """Scale and zero point of an activation of this range, under settings of its own."""
+        return activation_params(
+            tensor_data,
+            own,
+            self._type(self.activation_qType),
+            symmetric=self.is_activation_symmetric,
+            min_range=self.min_real_range,
+            restricted=self.is_activation_restricted_asymmetric,
+        )
+
+    def _params_of_tensor(self, tensor_name: str) -> QuantizationParams:
+        """Scale and zero point of an activation, from its range."""
+        own = self.tensor_quant_overrides.get_per_tensor_overrides(tensor_name, default_val={}) or {}
+        found = self._ranges()
+        if tensor_name not in found and "scale" not in own:
+            raise RangeError(f"There is no range for tensor {tensor_name!r}; give one in tensors_range.")
+        return self._params_of(found[tensor_name] if tensor_name in found else TensorData(), own)
+
+    def _scale_of(self, tensor_name: str, axis: int | None = None) -> Any:
+        """The scale that a tensor is quantized with: the one it has in the model, else the one it will have."""
+        stored = self.model.get_initializer(f"{tensor_name}_scale")
+        if stored is not None:
+            return onnx.numpy_helper.to_array(stored)
+        weight = self.initializers.get(tensor_name)
+        if weight is None:
+            return self._params_of_tensor(tensor_name)["scale"]
+        symmetric = self.is_weight_symmetric(self.weight_qType)
+        options = (symmetric, self.reduce_range, self.min_real_range)
+        if axis is None:
+            made = weight_tensors(weight, self.weight_qType, *options)
+        else:
+            made = channel_tensors(weight, self.weight_qType, axis, *options)
+        return onnx.numpy_helper.to_array(made[2])
+
     def _add(self, made: Sequence[onnx.TensorProto], keep_float: bool) -> tuple[str, str, str]:
         self.model.initializer_extend(made[1:] if keep_float else made)
         integers, zero, scale = (tensor.name for tensor in made)
@@ -185,7 +197,12 @@ class BaseQuantizer:
     # ---- the way through the core
 
     def adjust_tensor_ranges(self) -> None:
-        """The plan sees to what clamps and Softmax know of ranges; nothing is left to adjust."""
+        """Give what only a Relu or Clip reads the range of its result, and Softmax results 0 … 1.
+
+        The plan knows this by itself; it is for those who read ``tensors_range``.
+        """
+        if self.tensors_range is not None:
+            self.tensors_range = clamped_ranges(self.model, self._ranges(), self.should_quantize_node)
 
     def quantize_model(self) -> onnx.ModelProto:
         """The quantized model; ``model`` holds it too."""

@@ -1,4 +1,9 @@
-"""``ONNXQuantizer``: integer operators, with ranges that are given or found while the model runs."""
+"""``ONNXQuantizer``: integer operators, with ranges that are given or found while the model runs.
+
+:meth:`ONNXQuantizer.quantize_model` does all of it. The methods for single tensors are for those who spell an
+operator of their own: they add what is stored to the model, and hand over the nodes that compute the rest, for
+:meth:`ONNXQuantizer.add_new_nodes`.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,19 @@ from typing import Any
 
 import onnx
 
-from octavo.quantization import _work, translate
+from octavo.quantization import _mixed, _work, translate
 from octavo.quantization._errors import InferenceError, UnsupportedError
+from octavo.quantization._single import SingleTensors
 from octavo.quantization._tensors_data import TensorsData
 from octavo.quantization._types import QuantFormat, QuantizationMode
-from octavo.quantization.base_quantizer import BaseQuantizer
+from octavo.quantization._values import QuantizationParams, QuantizedValue
 
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear")
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
-class ONNXQuantizer(BaseQuantizer):
-    """Writes a model with QLinear operators (static) or with integer operators (dynamic)."""
+class ONNXQuantizer(SingleTensors):
+    """Writes a model with QLinear operators or with integer operators, for inputs of known range or of any."""
 
     def __init__(
         self,
@@ -34,12 +41,10 @@ class ONNXQuantizer(BaseQuantizer):
         op_types_to_quantize: Sequence[str] | None,
         extra_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if static != (mode is QuantizationMode.QLinearOps):
-            raise UnsupportedError(
-                "QLinearOps go with static=True and IntegerOps with static=False; choose one of these pairs."
-            )
         self.mode = mode
         self.static = static
+        self.quantized_value_map: dict[str, QuantizedValue] = {}
+        self.new_nodes: list[onnx.NodeProto] = []
         super().__init__(
             model,
             per_channel,
@@ -58,14 +63,46 @@ class ONNXQuantizer(BaseQuantizer):
         self, options: Mapping[str, Any], names: translate.Names | None = None
     ) -> translate.Settings:
         request, names = self._request(options), names or translate.Names()
-        if self.static:
+        if self.mode is QuantizationMode.QLinearOps:
             return translate.static(request, QuantFormat.QOperator, translate.Calibration(), names)
         return translate.with_options(
             translate.dynamic(request, names).listing(constant_weights_only=False), options
         )
 
+    def quantize_model(self) -> onnx.ModelProto:
+        """The quantized model; ``model`` holds it too."""
+        if self.static == (self.mode is QuantizationMode.QLinearOps):
+            return super().quantize_model()
+        self.model = _mixed.quantized(self)
+        return self.model.model
+
     def _known(self, job: _work.Job) -> Any:
         return super()._known(job) if self.static else {}
+
+    def calculate_quantization_params(self) -> dict[str, QuantizationParams] | None:
+        """Scale and zero point of every tensor that has a range; None where no ranges are given."""
+        if self.tensors_range is None:
+            return None
+        return {name: self._params_of_tensor(name) for name in self._ranges()}
+
+    # ---- graphs inside nodes
+
+    def quantize_subgraph(self, subgraph: onnx.GraphProto, graph_key: str) -> onnx.GraphProto:
+        """Not to be had for one graph: the option EnableSubgraph does it for all."""
+        raise UnsupportedError(
+            f"The graph {subgraph.name!r} at {graph_key!r} is not quantized apart from its model; give"
+            " extra_options={'EnableSubgraph': True}, and quantize_model() quantizes all of them."
+        )
+
+    def quantize_node_with_sub_graph(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """A node without subgraphs as it is; for others see :meth:`quantize_subgraph`."""
+        for attribute in node.attribute:
+            if attribute.type in _GRAPHS:
+                inner = attribute.g if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs[0]
+                self.quantize_subgraph(inner, f"{node.name}:{attribute.name}")
+        return node
+
+    # ---- questions
 
     def has_QDQ_nodes(self) -> bool:  # noqa: N802
         """Whether the model has QuantizeLinear or DequantizeLinear."""

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 from octavo.core.recipe import W8, W8A8
-from octavo.targets.ort_cpu import ORT_CPU
+from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
 
 PORTABLE = replace(
-    ORT_CPU,
+    ORT_CPU_AVX2,
     name="portable",
-    summary="Correct on every CPU: as ort-cpu, with weights in 7 bits (reduced range)",
+    summary="Correct on every CPU: as ort-cpu-avx2, with weights in 7 bits (reduced range)",
     static_recipe=W8A8.but(weights=W8A8.weights.but(reduce_range=True), target="portable"),
     dynamic_recipe=W8.but(weights=W8.weights.but(reduce_range=True), target="portable"),
+    runs_here=True,
+    sources=("the intersection of the other sheets of ONNX Runtime's CPU provider",),
 )

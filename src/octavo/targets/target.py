@@ -1,4 +1,4 @@
-"""A target: what a runtime on some hardware accepts and makes fast, as data that the planner reads."""
+"""A target: what a runtime on some hardware accepts and makes fast, as data that planner and lint read."""
 
 from __future__ import annotations
 
@@ -33,4 +33,34 @@ class Target:
     block_products: bool = False  # has a kernel that scales weights and activations block by block
     most_groups: int | None = None  # a grouped, not depthwise Conv with more is slower than float
     least_recurrent: int = 0  # values in W
+    # ---- what it accepts
+    granularities: tuple[str, ...] = ("tensor", "channel", "block")  # of weights
+    channel_ops: frozenset[str] | None = None  # ops whose weights may have a scale a channel; None: all
+    block_ops: frozenset[str] | None = None  # ops whose weights may be in blocks; None: all
+    symmetric_activations: bool = False  # zero points have to be zero
+    symmetric_weights: bool = False
+    int32_biases: bool = True  # biases may be int32 behind DequantizeLinear; else they stay float
+    least_range: float | None = None  # the narrowest range of an activation
+    op_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # op → activation types it takes
+    refuses: Mapping[str, str] = field(default_factory=dict)  # op → why it has to stay float
+    contrib: bool = True  # takes operators of the domain com.microsoft
+    newest_opset: int | None = None  # None: what the installed runtime loads
+    # ---- what it makes of it
+    runs_here: bool = False  # the graph that runs can be asked of the installed runtime
+    rewrites: bool = True  # rounds the weights of float layers between Q and DQ: they need a guard
+    saturates: bool = False  # adds pairs of uint8 × int8 products in 16 bits
+    slow_activations: Mapping[str, str] = field(default_factory=dict)  # type → consequence
+    slow_weights: Mapping[str, str] = field(default_factory=dict)
+    # ---- words
+    limits: tuple[str, ...] = ()
+    placement: tuple[str, ...] = ()
+    preparation: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+
+    def takes(self, op_type: str) -> tuple[str, ...]:
+        """The activation types that an operator may have here."""
+        return self.op_types.get(op_type, self.activation_types)
+
+    def takes_channels(self, op_type: str) -> bool:
+        """Whether the weights of an operator may have a scale for each channel."""
+        return "channel" in self.granularities and (self.channel_ops is None or op_type in self.channel_ops)

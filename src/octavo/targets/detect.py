@@ -1,0 +1,38 @@
+"""Which of the CPU datasheets holds for the machine that this runs on."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+
+from octavo.targets.ort_cpu_arm64 import ORT_CPU_ARM64
+from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
+from octavo.targets.ort_cpu_vnni import ORT_CPU_VNNI
+from octavo.targets.target import Target
+
+CPUINFO = Path("/proc/cpuinfo")
+_VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+
+
+def sheet(machine: str, flags: frozenset[str]) -> Target:
+    """The datasheet for an architecture with these CPU flags; without flags, the one that is always right."""
+    if machine.lower() in ("aarch64", "arm64"):
+        return ORT_CPU_ARM64
+    return ORT_CPU_VNNI if flags & _VNNI else ORT_CPU_AVX2
+
+
+def flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
+    """The CPU's flags as Linux lists them; none elsewhere."""
+    try:
+        with cpuinfo.open(encoding="utf-8", errors="replace") as lines:
+            first = next((line for line in lines if line.startswith("flags")), "")
+    except OSError:
+        return frozenset()
+    return frozenset(first.partition(":")[2].split())
+
+
+@cache
+def this_machine() -> Target:
+    """The datasheet for this machine."""
+    return sheet(platform.machine(), flags())

@@ -1,0 +1,83 @@
+"""Qualcomm's HTP through ONNX Runtime's QNN provider: every operator between quantized tensors."""
+
+from octavo.core.granularity import PerChannel
+from octavo.core.qtypes import INT8, UINT8
+from octavo.core.recipe import Placement, Recipe, Style
+from octavo.core.scheme import Scheme
+from octavo.targets.target import Target
+
+_LEAST = 1e-4
+_CHANNEL = Scheme(INT8, PerChannel(), symmetric=True)
+_STATIC = Recipe(
+    weights=_CHANNEL,
+    activations=Scheme(UINT8, min_range=_LEAST),
+    target="qnn",
+    placement=Placement.EVERYWHERE,
+    quantize_embeddings=False,
+)
+_NO_DATA = Recipe(weights=_CHANNEL, activations=None, target="qnn", quantize_embeddings=False)
+_BOTH = ("uint8", "uint16")
+_NONE = "the HTP backend has no quantized kernel for it"
+
+QNN = Target(
+    name="qnn",
+    summary="Qualcomm HTP through ONNX Runtime's QNN provider: uint8 or uint16 everywhere, 8-bit weights, QDQ",
+    styles=(Style.QDQ,),
+    activation_types=_BOTH,
+    weight_types=("int8", "uint8", "int4"),
+    static_recipe=_STATIC,
+    dynamic_recipe=_NO_DATA,
+    products=frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"}),
+    dynamic_products=frozenset(),
+    followers=frozenset(
+        {
+            "Add", "Sub", "Mul", "Div", "Min", "Max", "Concat", "Sigmoid", "Tanh", "Gelu", "Elu", "HardSwish",
+            "LeakyRelu", "PRelu", "Softmax", "AveragePool", "GlobalAveragePool", "ReduceMean",
+            "LayerNormalization", "InstanceNormalization", "BatchNormalization",
+        }
+    ),
+    moves=frozenset(
+        {
+            "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather", "Expand",
+            "Tile", "DepthToSpace", "SpaceToDepth", "MaxPool", "Resize", "ReduceMax", "ReduceMin", "Pad",
+        }
+    ),
+    needs_output=frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"}),
+    channel_ops=frozenset({"Conv", "ConvTranspose"}),
+    symmetric_weights=False,
+    least_range=_LEAST,
+    op_types={
+        **dict.fromkeys(("Resize", "DepthToSpace", "SpaceToDepth", "ArgMax", "TopK"), ("uint8",)),
+    },
+    refuses={
+        **dict.fromkeys(("LSTM", "GRU", "RNN", "Einsum", "MultiHeadAttention", "Attention"), _NONE),
+        **dict.fromkeys(("EmbedLayerNormalization", "SkipLayerNormalization"), _NONE),
+    },
+    contrib=False,
+    newest_opset=21,
+    rewrites=False,
+    limits=(
+        "activations uint8 or uint16 with one scale a tensor; int8 and int16 activations are not taken",
+        "weights of 8 bits; one scale a channel for Conv and ConvTranspose alone, symmetric there",
+        "a range is at least 1e-4 wide",
+        "shapes are fixed: no symbolic dimensions on the device",
+        "16-bit tensors need opset 21, or the domain com.microsoft below it",
+    ),
+    placement=(
+        "every operator reads and writes quantized tensors; one that does not runs on the CPU",
+        "where two types meet, DequantizeLinear and QuantizeLinear convert, beside the tensor's own pair",
+        "parameters shared through data movement",
+        "Sigmoid, Tanh and Softmax have the range that mathematics gives them",
+    ),
+    preparation=(
+        "batch normalization folded",
+        "constants computed",
+        "Gelu and LayerNormalization as one operator",
+        "fixed input shapes, by the exporter",
+    ),
+    sources=(
+        "onnxruntime's QNN execution provider documentation, with its mixed precision section",
+        "Qualcomm's list of HTP operators and their types",
+        "reports: microsoft/onnxruntime issues 21848, 22532, 22821, 25334",
+    ),
+)  # fmt: skip

@@ -1,0 +1,72 @@
+"""TensorRT, explicit quantization: symmetric int8 or float8 in front of products, all else in float."""
+
+from octavo.core.granularity import PerBlock, PerChannel
+from octavo.core.qtypes import INT4, INT8
+from octavo.core.recipe import Recipe, Style
+from octavo.core.scheme import Scheme
+from octavo.targets.target import Target
+
+_STATIC = Recipe(
+    weights=Scheme(INT8, PerChannel(), symmetric=True),
+    activations=Scheme(INT8, symmetric=True),
+    target="tensorrt",
+    quantize_bias=False,
+    quantize_embeddings=False,
+)
+_NO_DATA = Recipe(
+    weights=Scheme(INT4, PerBlock(128), symmetric=True), activations=None, target="tensorrt",
+    quantize_embeddings=False,
+)  # fmt: skip
+
+TENSORRT = Target(
+    name="tensorrt",
+    summary="TensorRT: symmetric int8 (or float8) in front of Conv, Gemm and MatMul, float biases, QDQ",
+    styles=(Style.QDQ,),
+    activation_types=("int8", "float8e4m3fn"),
+    weight_types=("int8", "float8e4m3fn", "int4"),
+    static_recipe=_STATIC,
+    dynamic_recipe=_NO_DATA,
+    products=frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"}),
+    dynamic_products=frozenset(),
+    followers=frozenset(),
+    moves=frozenset(),
+    needs_output=frozenset(),
+    stays_float={
+        "LSTM": "recurrent layers take no quantized weights",
+        "GRU": "recurrent layers take no quantized weights",
+        "RNN": "recurrent layers take no quantized weights",
+        "Softmax": "it runs in float, fused with its neighbours",
+        "LayerNormalization": "it runs in float, fused with its neighbours",
+    },
+    symmetric_activations=True,
+    symmetric_weights=True,
+    int32_biases=False,
+    refuses={
+        "LSTM": "TensorRT takes no quantized recurrent layers",
+        "GRU": "TensorRT takes no quantized recurrent layers",
+        "RNN": "TensorRT takes no quantized recurrent layers",
+        "Gather": "TensorRT takes no quantized tables",
+    },
+    contrib=False,
+    block_ops=frozenset({"Gemm", "MatMul"}),
+    newest_opset=23,
+    rewrites=False,
+    limits=(
+        "every zero point is 0: the parser refuses another one, and uint8",
+        "activations have one scale a tensor; weights one a channel (int8), one a tensor (float8) or blocks",
+        "biases stay float: an int32 bias behind DequantizeLinear is refused",
+        "no DynamicQuantizeLinear, no QLinear… and no …Integer operators",
+        "int8 and float8 do not mix in one network",
+        "blocks have 4-bit weights alone, of 64 or 128",
+    ),
+    placement=(
+        "QuantizeLinear and DequantizeLinear on the inputs of products, where the builder looks for them",
+        "none between a product and its bias, batch normalization or activation: they would end the fusion",
+        "results stay float: the builder moves conversions on, and chooses the type of what lies between",
+    ),
+    preparation=("batch normalization folded", "constants computed"),
+    sources=(
+        "NVIDIA TensorRT documentation: Working with Quantized Types, Explicit Quantization",
+        "reports of refused models: NVIDIA/TensorRT issues 1421, 2774 and 4698",
+    ),
+)

@@ -1,0 +1,28 @@
+"""ONNX Runtime in a browser: the WebAssembly provider. From its documentation; not measured."""
+
+from dataclasses import replace
+
+from octavo.core.recipe import W8, W8A8
+from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
+
+WEB = replace(
+    ORT_CPU_AVX2,
+    name="web",
+    summary="ONNX Runtime Web, WebAssembly: uint8 activations, int8 weights in 7 bits, QDQ",
+    activation_types=("uint8", "int8"),
+    weight_types=("int8", "uint8", "int4", "uint4"),
+    static_recipe=W8A8.but(weights=W8A8.weights.but(reduce_range=True), target="web"),
+    dynamic_recipe=W8.but(weights=W8.weights.but(reduce_range=True), target="web"),
+    runs_here=False,
+    newest_opset=21,
+    limits=(
+        "relaxed SIMD multiplies 8 by 7 bits, and what a browser makes of an eighth bit is its own affair",
+        "one file of at most 2 GB; every byte is downloaded",
+        "WebGPU and WebNN have no integer kernels of this kind: there only weights in blocks gain",
+        *ORT_CPU_AVX2.limits[:3],
+    ),
+    sources=(
+        "WebAssembly relaxed SIMD: the dot product of 8-bit by 7-bit integers",
+        "onnxruntime's web documentation; not measured",
+    ),
+)

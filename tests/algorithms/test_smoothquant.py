@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders import model, node, tensor
+
+from .nets import outlier_block, sentences
+from .stepping import EVERYWHERE, difference, error, float_step, op_types, weights_of
+
+FRESH = sentences(6, seed=9)
+
+
+def test_the_float_model_computes_the_same() -> None:
+    proto = outlier_block()
+    smoothed, report = float_step(proto, "smoothquant", sentences())
+    assert len(report.changed) == 2  # q with k, and o
+    assert difference(proto, smoothed, FRESH) < 1e-5
+
+
+def test_folding_adds_no_node_and_no_weight() -> None:
+    proto = outlier_block()
+    smoothed, _ = float_step(proto, "smoothquant", sentences())
+    assert op_types(smoothed) == op_types(proto)
+    before, after = weights_of(proto), weights_of(smoothed)
+    assert {n: a.shape for n, a in before.items()} == {n: a.shape for n, a in after.items()}
+
+
+def test_outliers_leave_the_normalization() -> None:
+    proto = outlier_block()
+    smoothed, _ = float_step(proto, "smoothquant:alpha=0.5", sentences())
+    before, after = (np.abs(weights_of(m)["gamma"]) for m in (proto, smoothed))
+    assert after.max() / np.median(after) < 0.5 * before.max() / np.median(before)
+
+
+def test_a_factor_is_the_formula_of_the_paper_up_to_a_common_factor() -> None:
+    proto, samples = outlier_block(), sentences()
+    smoothed, _ = float_step(proto, "smoothquant:alpha=0.4", samples)
+    old, new = weights_of(proto), weights_of(smoothed)
+    x = np.concatenate([f["x"].reshape(-1, 32) for f in samples]).astype(np.float64)
+    h = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) * old["gamma"] + old["beta"]
+    w = np.maximum(np.abs(old["wq"]).max(1), np.abs(old["wk"]).max(1))
+    s = np.abs(h).max(0) ** 0.4 / w**0.6
+    ratio = (old["gamma"] / new["gamma"]) / s
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-3)
+
+
+def test_the_error_of_the_quantized_model_falls() -> None:
+    proto, samples = outlier_block(), sentences()
+    plain = error(proto, samples, FRESH, EVERYWHERE)
+    smoothed = error(proto, samples, FRESH, EVERYWHERE.but(steps=("smoothquant",)))
+    assert smoothed < 0.5 * plain
+
+
+def test_an_input_that_others_read_is_left_alone() -> None:
+    _, report = float_step(outlier_block(tail="residual"), "smoothquant", sentences())
+    reasons = {r.layer: r.reason for r in report.refused}
+    assert reasons["q, k"] == "its input is also read by other"
+
+
+def test_without_folding_a_mul_stands_before_the_layers() -> None:
+    proto = outlier_block(tail="residual")
+    smoothed, report = float_step(proto, "smoothquant:fold=no", sentences())
+    assert op_types(smoothed).count("Mul") > op_types(proto).count("Mul")
+    assert any("by a Mul" in change.what for change in report.changed)
+    assert difference(proto, smoothed, FRESH) < 1e-5
+
+
+def test_a_layer_that_gains_nothing_is_left_alone() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"g": np.ones(32, np.float32), "w": rng.choice([-1.0, 1.0], (32, 16)).astype(np.float32)}
+    proto = model(
+        [
+            node("LayerNormalization", ["x", "g"], ["h"], "norm", axis=-1),
+            node("MatMul", ["h", "w"], ["y"], "m"),
+        ],
+        [tensor("x", ["n", 5, 32])],
+        [tensor("y", ["n", 5, 16])],
+        arrays,
+    )
+    smoothed, report = float_step(proto, "smoothquant", sentences())
+    assert [r.reason for r in report.refused] == ["its error would not fall"]
+    np.testing.assert_array_equal(weights_of(smoothed)["w"], arrays["w"])
+
+
+@pytest.mark.parametrize("op", ["Relu", "LeakyRelu"])
+def test_factors_go_through_an_activation_into_the_layer_before(op: str) -> None:
+    rng = np.random.default_rng(3)
+    loud = np.ones(40, np.float32)
+    loud[5] = 60
+    arrays = {
+        "w0": (rng.standard_normal((32, 40)) * 0.2 * loud).astype(np.float32),
+        "b0": rng.standard_normal(40).astype(np.float32),
+        "w1": (rng.standard_normal((40, 16)) / loud[:, None]).astype(np.float32),
+    }
+    proto = model(
+        [
+            node("MatMul", ["x", "w0"], ["h0"], "up"),
+            node("Add", ["h0", "b0"], ["h1"], "bias"),
+            node(op, ["h1"], ["h2"], "act"),
+            node("MatMul", ["h2", "w1"], ["y"], "down"),
+        ],
+        [tensor("x", ["n", 5, 32])],
+        [tensor("y", ["n", 5, 16])],
+        arrays,
+    )
+    smoothed, report = float_step(proto, "smoothquant", sentences())
+    assert [change.layer for change in report.changed] == ["down"]
+    assert difference(proto, smoothed, FRESH) < 1e-5
+
+
+def test_weights_shared_by_two_layers_are_left_alone() -> None:
+    arrays = {"g": np.ones(16, np.float32), "w": np.eye(16, dtype=np.float32)}
+    proto = model(
+        [
+            node("LayerNormalization", ["x", "g"], ["h"], "norm", axis=-1),
+            node("MatMul", ["h", "w"], ["a"], "m0"),
+            node("MatMul", ["a", "w"], ["y"], "m1"),
+        ],
+        [tensor("x", ["n", 5, 16])],
+        [tensor("y", ["n", 5, 16])],
+        arrays,
+    )
+    samples = [{"x": f["x"][..., :16]} for f in sentences()]
+    _, report = float_step(proto, "smoothquant", samples)
+    assert {r.reason for r in report.refused} == {"its weight is shared with another node"}
