@@ -7,12 +7,13 @@ ZOO ?= ../shared/zoo
 PYTEST_ARGS ?=
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help demo test test-browser lint format docs bench-rewrite bench-large bench-zoo clean
+.PHONY: help demo test test-browser test-matrix lint format docs bench-rewrite bench-large bench-zoo clean
 
 help:
 	@echo "make demo           quantize a small image classifier and show what it gains"
 	@echo "make test           run the tests; those of the report's page where a Chromium is found"
 	@echo "make test-browser   run the tests of the report's page; on Debian it installs Chromium first"
+	@echo "make test-matrix    run the drop-in's tests with each supported release of onnxruntime and onnx"
 	@echo "make lint           ruff, mypy and the import layers"
 	@echo "make format         let ruff format and fix what it can"
 	@echo "make docs           generate docs/ops.md from the op table"
@@ -44,6 +45,9 @@ test-browser: $(VENV)/.dev
 	@$(BIN)/python tests/browser/chromium.py --find || $(SUDO) apt-get install -y chromium
 	$(BIN)/python -m pytest tests/browser $(PYTEST_ARGS)
 
+test-matrix:
+	$(PYTHON) scripts/test_matrix.py $(MATRIX_ARGS)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -71,4 +75,4 @@ bench-zoo: $(VENV)/.bench
 	$(BIN)/python benchmarks/zoo.py --zoo $(ZOO)
 
 clean:
-	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .matrix out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

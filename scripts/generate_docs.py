@@ -6,10 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
+import linting_page
 import migration
 
 from octavo.ops.table import RULES
-from octavo.reporting.tables import ops_markdown
+from octavo.reporting.tables import ops_markdown, targets_markdown
 from octavo.targets import TARGETS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -18,7 +19,9 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 def pages() -> dict[Path, str]:
     """Each generated page and its content."""
     return {
-        DOCS / "ops.md": ops_markdown(RULES.values(), TARGETS.values()),
+        DOCS / "ops.md": ops_markdown(RULES.values()),
+        DOCS / "targets.md": targets_markdown(TARGETS.values()),
+        DOCS / "lint.md": linting_page.page(),
         DOCS / "migrate.md": migration.page(),
     }
 

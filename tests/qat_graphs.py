@@ -65,13 +65,19 @@ class Builder:
         over = None if axis is None else tuple(i for i in range(values.ndim) if i != axis)
         return (values.max(axis=over) / top).astype(np.float32)
 
-    def fake_weight(self, name: str, axis: int | None = 0, kind: Any = np.int8, top: int = 127, **more: Any) -> str:
+    def fake_weight(
+        self, name: str, axis: int | None = 0, kind: Any = np.int8, top: int = 127, **more: Any
+    ) -> str:
         """A weight behind a symmetric pair."""
         scale = self.weight_scales(name, axis, top)
         return self.fake(name, scale, np.zeros_like(scale), kind=kind, axis=axis, **more)
 
     def model(
-        self, inputs: dict[str, Sequence[Any]], outputs: dict[str, Sequence[Any]], opset: int = 17, **more: Any
+        self,
+        inputs: dict[str, Sequence[Any]],
+        outputs: dict[str, Sequence[Any]],
+        opset: int = 17,
+        **more: Any,
     ) -> onnx.ModelProto:
         """The model."""
         made = model(
@@ -90,7 +96,7 @@ class Builder:
 def torch_cnn(
     opset: int = 17, *, axis: int | None = 0, kind: Any = np.uint8, domain: str = "", seed: int = 0
 ) -> onnx.ModelProto:
-    """Conv, Relu, Conv, residual Add, Relu, MaxPool, pool, Flatten, Gemm: as PyTorch's exporter writes QAT models."""
+    """Conv, Relu, residual Add, MaxPool, pool, Flatten, Gemm: as PyTorch's exporter writes them."""
     b = Builder(seed)
     zero = 0 if kind is np.uint8 else -128
     mid = 128 if kind is np.uint8 else 0
@@ -117,7 +123,7 @@ def torch_cnn(
 
 
 def tf_cnn() -> onnx.ModelProto:
-    """Channels last at the border, kernels transposed behind their pairs, a depthwise one reshaped: as tf2onnx."""
+    """Channels last, kernels transposed behind their pairs, a depthwise one reshaped: as tf2onnx."""
     b = Builder(1)
     t = b.op("Transpose", ["x"], "nchw", perm=[0, 3, 1, 2])
     x = b.fake(t, 0.03, 0, kind=np.int8)
@@ -202,7 +208,12 @@ def operator_conv(spelling: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
                 case "minmax":
                     ends = [b.const(f"{x}_{n}", v) for n, v in (("min", low), ("max", high))]
                     return b.op(
-                        "FakeQuantWithMinMaxVars", [x, *ends], f"{x}_fq", domain="tf", num_bits=8, narrow_range=0
+                        "FakeQuantWithMinMaxVars",
+                        [x, *ends],
+                        f"{x}_fq",
+                        domain="tf",
+                        num_bits=8,
+                        narrow_range=0,
                     )
                 case "attributes":
                     return b.op(
@@ -210,7 +221,9 @@ def operator_conv(spelling: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
                         quant_min=0, quant_max=255,
                     )  # fmt: skip
                 case _:
-                    ends = [b.const(f"{x}_{i}", np.full((1, 1, 1, 1), v)) for i, v in enumerate((low, high) * 2)]
+                    ends = [
+                        b.const(f"{x}_{i}", np.full((1, 1, 1, 1), v)) for i, v in enumerate((low, high) * 2)
+                    ]
                     return b.op("FakeQuantize", [x, *ends], f"{x}_fq", domain="ov", levels=256)
 
         w = b.fake_weight("w", 0) if not foreign else b.op(
@@ -223,7 +236,9 @@ def operator_conv(spelling: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
         h = b.op("Relu", [h], "r")
         b.op("Identity", [rounded(h, 0.015625, 0)], "y")
         domains = dict.fromkeys(("org.pytorch.aten", "com.microsoft", "tf", "custom", "ov", "aten"), 1)
-        models.append(b.model({"x": ["n", 3, 4, 4]}, {"y": ["n", 4, 4, 4]}, domains=domains if foreign else {}))
+        models.append(
+            b.model({"x": ["n", 3, 4, 4]}, {"y": ["n", 4, 4, 4]}, domains=domains if foreign else {})
+        )
     return models[0], models[1]
 
 

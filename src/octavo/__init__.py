@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from octavo.evaluation.registry import metric
     from octavo.evaluation.result import Evaluation
     from octavo.evaluation.run import evaluate
+    from octavo.linting import Lint, lint
     from octavo.model.prepare import PrepareOptions
     from octavo.reporting.html import report
     from octavo.result import Result
@@ -61,8 +62,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "octavo.api": (
-        "Prepared", "calibrate", "convert_qat", "emit", "inspect", "load_stats", "plan", "prepare", "quantize",
-        "ready", "save_stats",
+        "Prepared", "calibrate", "convert_qat", "emit", "inspect", "load_stats", "plan", "prepare",
+        "quantize", "ready", "save_stats",
     ),
     "octavo.calibration.readers.images": ("images",),
     "octavo.calibration.readers.made_up": ("random_data",),
@@ -84,6 +85,7 @@ _HOMES = {
     "octavo.evaluation.registry": ("metric",),
     "octavo.evaluation.result": ("Evaluation",),
     "octavo.evaluation.run": ("evaluate",),
+    "octavo.linting": ("Lint", "lint"),
     "octavo.model.prepare": ("PrepareOptions",),
     "octavo.reporting.html": ("report",),
     "octavo.result": ("Result",),
@@ -95,10 +97,10 @@ __all__ = [  # noqa: RUF022 - grouped
     # verbs
     "quantize", "tune", "convert_qat", "plan", "prepare", "ready", "calibrate", "emit", "inspect",
     "load_stats", "save_stats",
-    "evaluate", "bench", "metric", "compare", "doctor", "report",
+    "evaluate", "bench", "metric", "compare", "doctor", "lint", "report",
     # what they take and give
     "Plan", "Prepared", "PrepareOptions", "QParams", "Result", "Stats",
-    "Evaluation", "Bench", "Comparison", "Diagnosis", "Demands", "Tuned",
+    "Evaluation", "Bench", "Comparison", "Diagnosis", "Lint", "Demands", "Tuned",
     # data
     "images", "text", "random_data", "preprocessing",
     # recipes

@@ -121,8 +121,8 @@ def convert_qat(
     """Turn a model trained with fake quantization into one that computes with integers.
 
     The trained scales and zero points stay as they are; weights become integers, biases int32. ``data`` is
-    asked only for ranges that training left open. ``exact=False`` lets activations that were trained on a part
-    of their type's integers (0 … 127 of uint8) use all of them, which is faster.
+    asked only for ranges that training left open. ``exact=False`` lets activations that were trained on a
+    part of their type's integers (0 … 127 of uint8) use all of them, which is faster.
     """
     run = Run(
         verify=verify,

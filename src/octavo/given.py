@@ -32,13 +32,17 @@ def quantize(
     model = io.load(source)
     pipeline.ready(model, pipeline.LEAST_OPSET, _AS_IT_IS)
     nodes = list(query.nodes(model))
-    _check_names(given, {v.name or "" for node in nodes for v in (*node.inputs, *node.outputs) if v is not None})
+    _check_names(
+        given, {v.name or "" for node in nodes for v in (*node.inputs, *node.outputs) if v is not None}
+    )
     refused = dict(given.refused)
     for node in nodes:
         name = node.name or ""
         if name in excluded:
             refused[name] = "excluded"
-        elif (wanted is not None and name not in wanted) or (op_types is not None and node.op_type not in op_types):
+        elif (wanted is not None and name not in wanted) or (
+            op_types is not None and node.op_type not in op_types
+        ):
             refused[name] = "not among those asked for"
     plan = by_hand.build(model, replace(given, refused=refused))
     if not plan.nodes:
@@ -51,4 +55,6 @@ def quantize(
 def _check_names(given: Given, known: Collection[str]) -> None:
     for name in (*given.inputs, *given.outputs):
         if name not in known:
-            raise RecipeError(f"Parameters are given for {name!r}: no such tensor{closest(name, known) or '.'}")
+            raise RecipeError(
+                f"Parameters are given for {name!r}: no such tensor{closest(name, known) or '.'}"
+            )

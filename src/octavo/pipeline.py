@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from octavo import calibration, emission, planning
 from octavo.algorithms import steps as stepping
-from octavo.algorithms.inputs import PREFIX, Wishes, probed
+from octavo.algorithms.probes import PREFIX, Wishes, probed
 from octavo.algorithms.steps import Lab, Phase, Step, StepReport, Subject
 from octavo.calibration.engines import Engine, engine_of
 from octavo.calibration.findings import expects_small
@@ -127,13 +127,14 @@ def quantize(source: io.ModelSource, data: Any, recipe: Recipe, target: Target, 
     chosen = stepping.steps(recipe.steps)
     _refuse_steps_without_data(chosen, data, run)
     started = start(source, needed_opset(recipe), run)
+    rework = Rework(recipe)
+    if chosen:
+        wanted = planning.build(started.model, recipe, target)
+        _refuse_nothing(started.model, wanted)
+        rework = reworked(Subject(started.model, recipe, wanted), chosen, data, run)
     with uncollected():
         plan, avoid = planned(started.model, recipe, target)
     _refuse_nothing(started.model, plan)
-    rework = Rework(recipe)
-    if chosen:
-        rework = reworked(Subject(started.model, recipe, plan), chosen, data, run)
-        plan, avoid = planned(started.model, recipe, target)
     found: Measurement | None = None
     if plan.needs() or rework.late:
         found, plan = measure(started.model, plan, avoid, data, recipe, target, run, rework.late)
@@ -144,7 +145,9 @@ def quantize(source: io.ModelSource, data: Any, recipe: Recipe, target: Target, 
 def _refuse_steps_without_data(chosen: Sequence[Step], data: Any, run: Run) -> None:
     names = ", ".join(one.name for one in chosen)
     if chosen and run.stats is not None:
-        raise RecipeError(f"The steps {names} have to see the model at work: give data instead of statistics.")
+        raise RecipeError(
+            f"The steps {names} have to see the model at work: give data instead of statistics."
+        )
     if chosen and data is None:
         raise DataError(f"The steps {names} need calibration data; pass some, or leave the steps out.")
 
@@ -307,7 +310,7 @@ def collect(
     run: Run,
     extra: Mapping[str, Need] | None = None,
 ) -> Stats:
-    """One pass over the data for everything that plan and steps have to know; without samples, what is known."""
+    """One pass over the data for all that plan and steps have to know; without samples, what is known."""
     wanted = asked(needs)
     if run.histograms and samples is not None:
         wanted = {name: replace(need, histogram=True) for name, need in wanted.items()}

@@ -16,11 +16,13 @@ def spread(rng: np.random.Generator, count: int, decades: float) -> np.ndarray:
     return (10.0 ** rng.uniform(-decades / 2, decades / 2, count)).astype(np.float32)
 
 
-def conv_chain(activation: str = "Relu", *, seed: int = 0, decades: float = 2.0) -> onnx.ModelProto:
+def conv_chain(
+    activation: str = "Relu", *, seed: int = 0, decades: float = 2.0, loud: float = 1.0
+) -> onnx.ModelProto:
     """Conv 1 × 1, activation, depthwise Conv, activation, Conv 1 × 1, with channels of very unlike size."""
     rng = np.random.default_rng(seed)
     wide = 24
-    s, t = spread(rng, wide, decades), spread(rng, wide, decades)
+    s, t = (spread(rng, wide, decades) * np.float32(loud) for _ in range(2))
     arrays: dict[str, Any] = {
         "w0": (rng.standard_normal((wide, 8, 1, 1)) * s[:, None, None, None] * 0.4).astype(np.float32),
         "b0": (rng.standard_normal(wide) * s * 0.2).astype(np.float32),

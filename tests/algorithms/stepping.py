@@ -10,7 +10,7 @@ import onnx_ir as ir
 from quantizing import run
 
 import octavo
-from octavo import calibration, pipeline
+from octavo import calibration, pipeline, planning
 from octavo.algorithms import steps as stepping
 from octavo.algorithms.steps import StepReport, Subject
 from octavo.core.granularity import PerTensor
@@ -30,8 +30,8 @@ def float_step(
 ) -> tuple[onnx.ModelProto, StepReport]:
     """The float model after a step, and its report."""
     model = io.load(proto)
-    pipeline.ready(model, 17, None)
-    subject = Subject(model, recipe, pipeline.planned(model, recipe, target("ort-cpu"))[0])
+    pipeline.ready(model, 17, octavo.PrepareOptions(fold_constants=False, fuse=False))
+    subject = Subject(model, recipe, planning.build(model, recipe, target("ort-cpu")))
     chosen = stepping.steps([text])
     with stepping.observed(chosen, subject) as needs:
         stats = calibration.collect(model, needs, list(samples)) if needs else {}

@@ -68,6 +68,7 @@ def test_without_folding_a_mul_stands_before_the_layers() -> None:
 def test_a_layer_that_gains_nothing_is_left_alone() -> None:
     rng = np.random.default_rng(0)
     arrays = {"g": np.ones(32, np.float32), "w": rng.choice([-1.0, 1.0], (32, 16)).astype(np.float32)}
+    arrays["w"][3] *= 127  # int8 holds these weights as they are
     proto = model(
         [
             node("LayerNormalization", ["x", "g"], ["h"], "norm", axis=-1),
@@ -77,9 +78,12 @@ def test_a_layer_that_gains_nothing_is_left_alone() -> None:
         [tensor("y", ["n", 5, 16])],
         arrays,
     )
-    smoothed, report = float_step(proto, "smoothquant", sentences())
+    smoothed, report = float_step(proto, "smoothquant:alpha=0", sentences())
     assert [r.reason for r in report.refused] == ["its error would not fall"]
     np.testing.assert_array_equal(weights_of(smoothed)["w"], arrays["w"])
+    forced, report = float_step(proto, "smoothquant:alpha=0:check=no", sentences())
+    assert report.changed[0].after > report.changed[0].before
+    assert difference(proto, forced, FRESH) < 1e-4
 
 
 @pytest.mark.parametrize("op", ["Relu", "LeakyRelu"])
@@ -123,3 +127,34 @@ def test_weights_shared_by_two_layers_are_left_alone() -> None:
     samples = [{"x": f["x"][..., :16]} for f in sentences()]
     _, report = float_step(proto, "smoothquant", samples)
     assert {r.reason for r in report.refused} == {"its weight is shared with another node"}
+
+
+def test_factors_behind_attention_go_into_the_layer_that_makes_its_values() -> None:
+    rng = np.random.default_rng(6)
+    loud = np.ones(16, np.float32)
+    loud[[2, 9]] = 50
+    arrays = {
+        "wv": (rng.standard_normal((32, 16)) * 0.2 * loud).astype(np.float32),
+        "bv": rng.standard_normal(16).astype(np.float32),
+        "wo": (rng.standard_normal((16, 24)) / loud[:, None]).astype(np.float32),
+        "split": np.int64([0, 0, 4, 4]),
+        "join": np.int64([0, 0, 16]),
+    }
+    nodes = [
+        node("MatMul", ["x", "wv"], ["v0"], "v"),
+        node("Add", ["v0", "bv"], ["v1"], "bias"),
+        node("Reshape", ["v1", "split"], ["v2"], "heads"),
+        node("Transpose", ["v2"], ["v3"], "turn", perm=[0, 2, 1, 3]),
+        node("Softmax", ["scores"], ["p"], "softmax"),
+        node("MatMul", ["p", "v3"], ["m"], "mix"),
+        node("Transpose", ["m"], ["m1"], "turn_back", perm=[0, 2, 1, 3]),
+        node("Reshape", ["m1", "join"], ["m2"], "joined"),
+        node("MatMul", ["m2", "wo"], ["y"], "o"),
+    ]
+    inputs = [tensor("x", [1, 5, 32]), tensor("scores", [1, 4, 5, 5])]
+    proto = model(nodes, inputs, [tensor("y", [1, 5, 24])], arrays)
+    samples = [{**f, "scores": rng.standard_normal((1, 4, 5, 5)).astype(np.float32)} for f in sentences()]
+    smoothed, report = float_step(proto, "smoothquant", samples)
+    assert {c.layer: c.what for c in report.changed}["o"].endswith("folded into bias")
+    assert difference(proto, smoothed, samples) < 1e-5
+    assert op_types(smoothed) == op_types(proto)

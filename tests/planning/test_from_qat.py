@@ -34,9 +34,7 @@ def samples(proto: onnx.ModelProto, count: int = 3) -> list[Feeds]:
     ]
 
 
-def steps_off(
-    trained: onnx.ModelProto, result: octavo.Result, step: float, *, optimize: bool
-) -> float:
+def steps_off(trained: onnx.ModelProto, result: octavo.Result, step: float, *, optimize: bool) -> float:
     """The largest difference to the trained model as it stands, in steps of its output."""
     worst = 0.0
     for feeds in samples(trained):
@@ -50,7 +48,11 @@ def ops(result: octavo.Result) -> Counter[str]:
 
 
 def arrays(result: octavo.Result) -> dict[str, np.ndarray]:
-    return {name: np.asarray(v.const_value.numpy()) for name, v in result.model.graph.initializers.items() if v.const_value}
+    return {
+        name: np.asarray(v.const_value.numpy())
+        for name, v in result.model.graph.initializers.items()
+        if v.const_value
+    }
 
 
 def narrow(clip: tuple[int, int] = (0, 127)) -> onnx.ModelProto:
@@ -108,7 +110,7 @@ def converted() -> onnx.ModelProto:
 
 
 def mixed() -> onnx.ModelProto:
-    """uint8 and int8 activations side by side, a Concat whose result alone has parameters, a symmetric Relu."""
+    """uint8 and int8 side by side, a Concat whose result alone has parameters, a symmetric Relu."""
     b = Builder(8)
     b.weight("w", 4, 3, 1, 1)
     b.weight("w2", 4, 3, 1, 1)
@@ -166,7 +168,11 @@ def test_weights_are_the_integers_that_the_runtime_computes() -> None:
     trained = graphs.torch_cnn()
     wanted = onnx.ModelProto()
     wanted.CopyFrom(trained)
-    names = [n.output[0] for n in trained.graph.node if n.op_type == "QuantizeLinear" and n.input[0] in ("w1", "w2", "w3")]
+    names = [
+        n.output[0]
+        for n in trained.graph.node
+        if n.op_type == "QuantizeLinear" and n.input[0] in ("w1", "w2", "w3")
+    ]
     wanted.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.INT8, None) for name in names)
     computed = run(wanted, samples(trained)[0], optimize=False)
     stored = arrays(octavo.convert_qat(trained))
@@ -268,7 +274,9 @@ def test_scales_along_a_wrong_axis_leave_the_weight_float() -> None:
 def block_weights(kind: int, step: int) -> onnx.ModelProto:
     b = Builder(11)
     values = b.rng.integers(-8, 8, (64, 8))
-    b.protos.append(graphs.stored("w_q", values if kind == TensorProto.INT4 else values.astype(np.int8), kind))
+    b.protos.append(
+        graphs.stored("w_q", values if kind == TensorProto.INT4 else values.astype(np.int8), kind)
+    )
     scales = b.const("w_s", b.rng.uniform(0.01, 0.1, (64 // step, 8)).astype(np.float32))
     w = b.op("DequantizeLinear", ["w_q", scales], "w", axis=0, block_size=step)
     b.op("MatMul", ["x", w], "y")
@@ -319,6 +327,46 @@ def test_a_reader_that_sees_a_value_both_ways_keeps_its_pair() -> None:
     result = octavo.convert_qat(trained)
     assert "stay as they are" in " ".join(result.notes)
     assert steps_off(trained, result, 0.05, optimize=False) < 1e-3
+
+
+@pytest.mark.parametrize("style", ["qdq", "qoperator"])
+def test_a_clamp_between_two_equal_pairs_goes(style: str) -> None:
+    b = Builder(16)
+    b.weight("w", 4, 3, 1, 1)
+    h = b.fake(b.op("Conv", [b.fake("x", 0.03, 128), b.fake_weight("w")], "c"), 0.02, 0)
+    h = b.fake(b.op("Relu", [h], "r"), 0.02, 0)
+    b.fake(b.op("MaxPool", [h], "p", kernel_shape=[2, 2]), 0.02, 0, out="y")
+    trained = b.model({"x": ["n", 3, 4, 4]}, {"y": ["n", 4, 3, 3]})
+    result = octavo.convert_qat(trained, style=style)
+    assert ops(result)["Relu"] == 0
+    assert steps_off(trained, result, 0.02, optimize=True) < 1e-3
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_bias_beside_dead_weights_fits(style: str) -> None:
+    b = Builder(17)
+    b.weight("w", 4, 3, 1, 1)
+    b.arrays["w"][1] *= 1e-11
+    b.const("b", np.float32([0.1, 2.0, -0.3, 0.4]))
+    h = b.op("Conv", [b.fake("x", 0.03, 128), b.fake_weight("w"), "b"], "c")
+    b.fake(h, 0.02, 128, out="y")
+    trained = b.model({"x": ["n", 3, 4, 4]}, {"y": ["n", 4, 4, 4]})
+    result = octavo.convert_qat(trained, style=style)
+    assert not result.plan.skipped
+    assert steps_off(trained, result, 0.02, optimize=False) < 1e-3
+    assert steps_off(trained, result, 0.02, optimize=True) < 1.01
+
+
+def test_an_infinite_operand_has_no_range_and_its_node_stays_float() -> None:
+    b = Builder(18)
+    b.weight("w", 4, 3, 1, 1)
+    b.const("low", np.float32(-np.inf))
+    h = b.fake(b.op("Conv", [b.fake("x", 0.03, 128), b.fake_weight("w")], "c"), 0.02, 128)
+    b.fake(b.op("Max", [h, "low"], "m"), 0.02, 128, out="y")
+    trained = b.model({"x": ["n", 3, 4, 4]}, {"y": ["n", 4, 4, 4]})
+    result = octavo.convert_qat(trained)
+    assert [s.op_type for s in result.plan.skipped] == ["Max"]
+    assert steps_off(trained, result, 0.02, optimize=True) < 1e-3
 
 
 def test_excluded_nodes_stay_float_with_the_reason() -> None:

@@ -468,7 +468,8 @@ def test_the_command_says_what_is_wrong_and_fails(tmp_path: Path, capsys: pytest
     assert nb.main([*there, "--block_size", "17"]) == 1
     assert nb.main([*there, "--quant_method", "gptq"]) == 1
     assert "calibration data" in capsys.readouterr().err
-    assert nb.main([*there, "--quant_method", "nvidia_awq", "--tokenizer_dir", "t"]) == 1
+    awq = ["--tokenizer_dir", "t", "--calib_dataset_name", "cnn", "--cache_dir", "c", "--calibration_method", "awq"]
+    assert nb.main([*there, "--quant_method", "nvidia_awq", *awq]) == 1
     assert "nvidia-modelopt" in capsys.readouterr().err
     for wrong in (["--symmetric", "maybe"], ["--bits", "four"], ["--quant_axes", "Gather"]):
         with pytest.raises(SystemExit) as stop:

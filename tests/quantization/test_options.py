@@ -163,12 +163,6 @@ def test_strides_that_do_not_divide_are_an_error(tmp_path: Path) -> None:
         static(residual(), tmp_path, {"CalibStridedMinMax": 2})
 
 
-def test_smooth_quant_says_that_it_is_not_there_yet(tmp_path: Path) -> None:
-    with pytest.raises(NotImplementedError, match="SmoothQuant"):
-        static(gemm(), tmp_path, {"SmoothQuant": True})
-    static(gemm(), tmp_path, {"SmoothQuant": False, "SmoothQuantAlpha": 0.6, "SmoothQuantFolding": False})
-
-
 def test_subgraphs_when_asked_for(tmp_path: Path) -> None:
     def branch(name: str) -> onnx.GraphProto:
         return graph(

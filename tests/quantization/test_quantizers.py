@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from builders import graph, model, node, tensor
+from builders import model, node, tensor
 from onnx import TensorProto, helper, numpy_helper
 from quantizing import run
 
 from octavo.quantization import CalibrationMethod, QDQQuantizer, QuantizationMode, QuantType, TensorsData
 from octavo.quantization.onnx_quantizer import ONNXQuantizer
 from octavo.quantization.qdq_quantizer import QDQBiasQuantInfo
-from quantization.graphs import CASES, gemm, residual
+from quantization.graphs import CASES, gemm, residual, values
 from quantization.peer import error, samples
 
 LOW, HIGH = np.float32(-4), np.float32(6)
@@ -106,7 +106,7 @@ def test_an_output_with_the_parameters_of_its_input() -> None:
     result = asked.quantize_model()
     pairs = {n.input[0]: n.input[1:] for n in result.graph.node if n.op_type == "QuantizeLinear"}
     assert pairs[tanh.output[0]] == pairs[tanh.input[0]]
-    assert error(made, result) < 0.2
+    assert error(made, result) < 0.3
 
 
 def test_a_relu_that_is_taken_out_by_hand() -> None:
@@ -118,7 +118,7 @@ def test_a_relu_that_is_taken_out_by_hand() -> None:
     assert asked.nodes_to_remove == [relu]
     result = asked.quantize_model()
     assert ops(result).count("Relu") == ops(made).count("Relu") - 1
-    assert error(made, result) < 0.2
+    assert error(made, result) < 0.3
     assert not asked.try_replacing_upstream_output("x", relu.output[0])  # an input of the graph
 
 
@@ -159,7 +159,7 @@ def test_integer_operators_with_inputs_of_known_range(case: str) -> None:
     result = integers(made, QuantizationMode.IntegerOps, True, ["Conv"]).quantize_model()
     assert {"QuantizeLinear", "ConvInteger"} <= set(ops(result))
     assert "DynamicQuantizeLinear" not in ops(result)
-    assert error(made, result) < 0.2
+    assert error(made, result) < 0.3
 
 
 def test_integer_operators_without_ranges_name_the_tensor() -> None:
@@ -173,18 +173,20 @@ def test_qlinear_operators_with_an_input_of_any_range() -> None:
     known = {conv.output[0]: ranges(made)[conv.output[0]]}
     result = integers(made, QuantizationMode.QLinearOps, False, ["Conv"], known=known).quantize_model()
     assert {"DynamicQuantizeLinear", "QLinearConv"} <= set(ops(result))
-    assert error(made, result) < 0.2
+    assert error(made, result) < 0.3
 
 
 def test_an_operator_spelled_by_hand() -> None:
     """What an own operator needs is made one by one; the rest of the model is quantized as ever."""
     made = model(
-        graph(
-            [node("MatMul", "x", "w", output="m", name="by_hand"), node("MatMul", "m", "v", output="y", name="usual")],
-            inputs={"x": (2, 8)},
-            outputs={"y": (2, 4)},
-            constants={"w": tensor((8, 6)), "v": tensor((6, 4))},
-        )
+        [
+            node("MatMul", ["x", "w"], ["m"], "by_hand"),
+            node("Relu", ["m"], ["r"], "relu"),
+            node("MatMul", ["r", "v"], ["y"], "usual"),
+        ],
+        [tensor("x", [2, 8])],
+        [tensor("y", [2, 4])],
+        {"w": values(8, 6), "v": values(6, 4)},
     )
     by_hand = next(n for n in made.graph.node if n.name == "by_hand")
     quantizer = integers(made, QuantizationMode.QLinearOps, True, ["MatMul"])
@@ -213,8 +215,8 @@ def test_an_operator_spelled_by_hand() -> None:
         ]
     )
     result = quantizer.quantize_model()
-    assert ops(result).count("QLinearMatMul") >= 1
-    assert error(made, result) < 0.2
+    assert ops(result).count("QLinearMatMul") == 2
+    assert error(made, result) < 0.3
 
 
 def test_single_tensors_with_inputs_of_any_range() -> None:
@@ -270,7 +272,11 @@ def test_a_weight_by_itself() -> None:
     made = gemm()
     quantizer = integers(made, QuantizationMode.QLinearOps, True, ["Gemm"])
     weight = quantizer.initializers["w"]
-    assert quantizer.quantize_initializer(weight, TensorProto.INT8) == ("w_quantized", "w_zero_point", "w_scale")
+    assert quantizer.quantize_initializer(weight, TensorProto.INT8) == (
+        "w_quantized",
+        "w_zero_point",
+        "w_scale",
+    )
     assert quantizer.find_initializer_in_path("w")
     other = integers(made, QuantizationMode.QLinearOps, True, ["Gemm"])
     other.quantize_weight_per_channel("w", TensorProto.INT8, 0, reduce_range=False)

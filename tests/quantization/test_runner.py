@@ -147,7 +147,8 @@ def test_format_nodes_and_method(folder: Path) -> None:
 def test_overrides_in_the_format_of_the_tool(folder: Path) -> None:
     (folder / "encoding.json").write_text('{"c": [{"scale": 0.005, "zero_point": 12}]}')
     flags = ["--tensor_quant_overrides", "encoding.json", "--qdq_keep_removable_activations"]
-    assert runner.main(["-i", "model.onnx", "-o", "o.onnx", *flags]) == 0
+    long = ["--input_model_path", "model.onnx", "--output_quantized_model_path", "o.onnx"]
+    assert runner.main([*long, *flags]) == 0
     found = {t.name: numpy_helper.to_array(t) for t in onnx.load("o.onnx").graph.initializer}
     assert (found["c_scale"], found["c_zero_point"]) == (F32(0.005), 12)
 

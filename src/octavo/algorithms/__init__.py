@@ -7,6 +7,13 @@
     kquant   scale and zero point by weighted least squares
     gptq     errors made up for by the columns that follow; needs the layer's inputs
     bnb4     FP4 and NF4
+
+Steps change a whole model to win back accuracy (:mod:`.steps`)::
+
+    smoothquant, equalize         scale channels of the float model
+    rounding, bias_correction     choose integers and biases when scales are known
+
+They see a model as :mod:`.layers` with statistics of their :mod:`.inputs`; :mod:`.noise` gives the errors.
 """
 
 from octavo.algorithms.blocks import Algorithm, Blocks, BlockScheme

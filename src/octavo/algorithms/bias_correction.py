@@ -1,10 +1,10 @@
 """Bias correction: the mean shift that rounding gives every output goes into the bias.
 
-Rounded weights ``ŵ`` shift an output by ``E[(ŵ - w) · x] = (ŵ - w) · μ``, with ``μ`` the mean of what the layer
-reads. The bias takes the negative of it, at no cost: a convolution without a bias gets one.
+Rounded weights ``ŵ`` shift an output by ``E[(ŵ - w) · x] = (ŵ - w) · μ``, with ``μ`` the mean of what the
+layer reads. The bias takes the negative of it, at no cost: a convolution without a bias gets one.
 
-*Analytic* (the default): ``μ`` is that of the float model. *Sequential*: the quantized model, corrected so far,
-is run again for some layers, one after the other from the first to the last, which gives the mean ``μ̂`` that
+*Analytic* (the default): ``μ`` is that of the float model. *Sequential*: the quantized model, corrected so
+far, is run again for some layers, one after the other, which gives the mean ``μ̂`` that
 each reads there::
 
     bias = b + w · μ - ŵ · μ̂
@@ -23,9 +23,10 @@ import onnx_ir as ir
 
 from octavo.algorithms import noise
 from octavo.algorithms.feedback import nearest
-from octavo.algorithms.inputs import Inputs, Wishes, inputs_of
+from octavo.algorithms.inputs import Inputs, inputs_of
 from octavo.algorithms.layers import F64, Layer
 from octavo.algorithms.layers import layers as all_layers
+from octavo.algorithms.probes import Wishes
 from octavo.algorithms.quantized import QuantizedLayer, original_rows, quantized_layers
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
 from octavo.core.stats import State
@@ -120,7 +121,11 @@ def _shift(rows: F64, mean: F64) -> F64:
 
 
 def _in_stages(
-    corrected: Sequence[Corrected], subject: Subject, float_stats: Mapping[str, State], editor: Editor, most: int
+    corrected: Sequence[Corrected],
+    subject: Subject,
+    float_stats: Mapping[str, State],
+    editor: Editor,
+    most: int,
 ) -> list[Refusal]:
     """Correct some layers, one after the other, by what they read in the quantized model."""
     lab = subject.lab

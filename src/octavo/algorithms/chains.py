@@ -36,6 +36,11 @@ class Pair:
     top: float = np.inf
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether a Clip is between the two."""
+        return self.activation is not None and self.activation.op_type == "Clip"
+
+    @property
     def absorbs(self) -> bool:
         """Whether a bias can move through: behind a Relu or Clip at zero, where no padding is read."""
         if self.activation is None or self.second.padded or not self.second.takes_bias:
@@ -46,18 +51,14 @@ class Pair:
 
     def bound(self, low: F64, high: F64, margin: float) -> Bound:
         """What the activation's bounds allow, by the extremes of each channel before it."""
-        if self.activation is None or self.activation.op_type != "Clip":
+        if not self.is_bounded:
             return Bound(np.zeros(low.shape, bool), np.zeros(low.shape))
-        binding, least = np.zeros(low.shape, bool), np.zeros(low.shape)
+        binding = np.full(low.shape, self.top <= 0 or self.bottom > 0)
         if np.isfinite(self.top):
             binding |= high * margin >= self.top
-            least = np.maximum(least, high * margin / self.top) if self.top > 0 else least
-        if np.isfinite(self.bottom) and self.bottom != 0:
-            binding |= low * margin <= self.bottom if self.bottom < 0 else low < np.inf
-            least = np.maximum(least, low * margin / self.bottom) if self.bottom < 0 else least
-        if self.top <= 0:
-            binding[:] = True
-        return Bound(binding, least)
+        if np.isfinite(self.bottom) and self.bottom < 0:
+            binding |= low * margin <= self.bottom
+        return Bound(binding, np.ones(low.shape))
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,10 @@ def _pair(node: ir.Node, subject: Subject) -> Pair | str:
 def _passes(node: ir.Node) -> bool:
     return not node.domain and (
         node.op_type == "Clip"
-        or (node.op_type in _HOMOGENEOUS and (node.op_type != "PRelu" or query.constant(node.inputs[1]) is not None))
+        or (
+            node.op_type in _HOMOGENEOUS
+            and (node.op_type != "PRelu" or query.constant(node.inputs[1]) is not None)
+        )
     )
 
 

@@ -1,18 +1,20 @@
-"""Cross-layer equalization: channels between two convolutions are scaled so that one scale fits all of them.
+"""Cross-layer equalization: channels between convolutions are scaled so that one scale fits all of them.
 
-For ``conv A → activation → conv B`` and a factor ``s_i > 0`` for each channel between them, ``A`` is divided by it
-and ``B`` multiplied with it. Relu, LeakyRelu and PRelu keep positive factors, so the model computes the same::
+For ``conv A → activation → conv B`` and a factor ``s_i > 0`` for each channel between them, ``A`` is divided
+by it and ``B`` multiplied with it. Relu, LeakyRelu and PRelu keep positive factors, and so the function::
 
     B · f(A x + a) = (B s) · f((A x + a) / s)        s_i = r_i^p · m_i^q / t_i^(1-p-q)
 
-``r_i`` and ``t_i`` are the largest weights that make and read the channel, ``m_i`` is its largest value. Equal
-weight ranges (p = ½, q = 0), alignment with the activations (p = 0, q = ½) and mixtures are tried, and
+``r_i`` and ``t_i`` are the largest weights that make and read the channel, ``m_i`` is its largest value.
+Equal weight ranges (p = ½, q = 0), alignment with the activations (p = 0, q = ½) and mixtures are tried, and
 the one with the least expected error along the whole chain of convolutions is taken.
 
-A Clip has one bound for all channels. A channel that comes near it keeps its scale; one that stayed below the bound
-by a margin in all samples is scaled only as far as it still does, so that the bound binds neither before nor after.
+A Clip has one bound for all channels. A channel that came near it in any sample keeps its scale. The others
+are made smaller only (``s_i > 1``), so that the bound acts on them no earlier than before; the model computes
+the same for every input on which they stay below it, as they did by a margin in all samples.
 
-*Absorption*: where a channel was never below ``c > 0`` before a Relu, ``c`` goes from the bias of A to that of B.
+*Absorption*: where a channel stayed well above zero before a Relu, by ``c``, that goes from the bias of A to
+that of B. The model computes the same for every input on which the channel stays above ``c``.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ import numpy.typing as npt
 
 from octavo.algorithms import noise
 from octavo.algorithms.chains import Chain, chains
-from octavo.algorithms.inputs import Inputs, Wishes, channels_of, inputs_of
+from octavo.algorithms.inputs import Inputs, channels_of, inputs_of
 from octavo.algorithms.layers import Layer
+from octavo.algorithms.probes import Wishes
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
 from octavo.core.recipe import Recipe
 from octavo.core.stats import State
@@ -35,9 +38,11 @@ from octavo.model.edit import Editor
 
 F64 = npt.NDArray[np.float64]
 
-_MIXTURES = ((0.5, 0.0), (0.0, 0.5), (1 / 3, 1 / 3), (0.25, 0.5), (0.6, 0.2))  # p, q
-_SWEEPS = 12
-_MARGIN = 1.25  # how far below a bound a channel has to stay
+_MIXTURES = ((0.5, 0.0), (0.0, 0.5), (1 / 3, 1 / 3))  # p, q
+_LEVELS = (0.1, 0.4, 0.7)  # the share of a Clip's channels that is not made smaller
+_SWEEPS = 8
+_MARGIN = 1.5  # how far below a bound a channel has to stay
+_SPARE = 0.25  # of its range: how far a channel has to stay above what is absorbed
 _LEAST_GAIN = 0.02
 
 
@@ -83,7 +88,8 @@ class Equalize:
         if state is None:
             return Refusal(chain.name, "nothing is known of its tensors")
         before = state.error(recipe)
-        tried = [state.equalized(p, q) for p, q in _MIXTURES]
+        levels = _LEVELS if any(pair.is_bounded for pair in chain.pairs) else (0.5,)
+        tried = [state.equalized(p, q, level) for p, q in _MIXTURES for level in levels]
         best = min(tried, key=lambda one: one.error(recipe))
         if not best.error(recipe) < before:
             best = state
@@ -145,20 +151,20 @@ class Numbers:
         """The mean over the layers."""
         return float(np.mean([view.error(recipe) for view in self.views]))
 
-    def equalized(self, p: float, q: float) -> Numbers:
+    def equalized(self, p: float, q: float, level: float) -> Numbers:
         """The chain with every pair scaled, again and again until nothing moves."""
         state = self
         for _ in range(_SWEEPS):
             moved = 0.0
             for index in range(len(self.chain.pairs)):
-                factors = state.factors(index, p, q)
+                factors = state.factors(index, p, q, level)
                 moved = max(moved, float(np.abs(np.log(factors)).max(initial=0.0)))
                 state = state.scaled(index, factors)
             if moved < 0.01:
                 break
         return state
 
-    def factors(self, index: int, p: float, q: float) -> F64:
+    def factors(self, index: int, p: float, q: float, level: float) -> F64:
         """The factors of the channels between two layers."""
         pair, first, second = self.chain.pairs[index], self.views[index], self.views[index + 1]
         r = np.abs(first.rows).max(axis=2).reshape(-1)
@@ -168,8 +174,8 @@ class Numbers:
         s = np.ones(r.shape)
         s[used] = r[used] ** p * m[used] ** q / t[used] ** (1 - p - q)
         bound = pair.bound(self.lows[index], self.highs[index], _MARGIN)
-        anchors = used & bound.binding if (used & bound.binding).any() else used
-        middle = np.exp(np.mean(np.log(s[anchors]))) if anchors.any() else 1.0
+        free = s[used & ~bound.binding]
+        middle = float(np.quantile(free, level)) if free.size else 1.0
         s = np.clip(s / middle, 1e-3, 1e3)
         s = np.maximum(s, bound.least)
         return np.where(used & ~bound.binding, s, 1.0)
@@ -199,8 +205,10 @@ class Numbers:
         state = self
         for index, pair in enumerate(self.chain.pairs):
             if pair.absorbs:
-                binding = pair.bound(state.lows[index], state.highs[index], _MARGIN).binding
-                state = state.shifted(index, np.where(binding, 0.0, np.maximum(state.lows[index], 0.0)))
+                low, high = state.lows[index], state.highs[index]
+                binding = pair.bound(low, high, _MARGIN).binding
+                spare = low - _SPARE * (high - low)
+                state = state.shifted(index, np.where(binding, 0.0, np.maximum(spare, 0.0)))
         return state
 
     def shifted(self, index: int, c: F64) -> Numbers:
@@ -230,6 +238,4 @@ def _view(layer: Layer, stats: Mapping[str, State]) -> View | None:
         return None
     rows = layer.rows()
     plain = Inputs(inputs.count, inputs.mean, inputs.square)
-    return View(
-        rows, layer.bias_values(), plain, *extremes, np.ones(layer.outputs), noise.power(rows, plain)
-    )
+    return View(rows, layer.bias_values(), plain, *extremes, np.ones(layer.outputs), noise.power(rows, plain))

@@ -17,7 +17,7 @@ _LAZY = 128  # columns between two updates of all that follow
 
 @dataclass(frozen=True)
 class Grid:
-    """Scales and zero points that broadcast against rows ``[group, output, product]``, and the integers used."""
+    """Scales and zero points, laid out like rows ``[group, output, product]``, and the integers used."""
 
     scale: F64
     zero: F64
@@ -44,7 +44,7 @@ def upper_factor(gram: F64) -> F64:
         raise DataError(
             "The inputs of a layer give no usable Gram matrix; look at the calibration data."
         ) from error
-    return lower.swapaxes(1, 2)
+    return np.asarray(lower.swapaxes(1, 2), np.float64)
 
 
 def fed_back(rows: F64, grid: Grid, upper: F64) -> F64:

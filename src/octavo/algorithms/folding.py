@@ -1,8 +1,9 @@
 """Where a division of a tensor's channels can go: into constants of the nodes that make the tensor.
 
 From the tensor backwards, as long as nobody else reads what lies between: a constant that is added is divided
-and the search goes on behind the Add; a constant factor, the scale and shift of a normalization or the weights of
-a linear layer are divided, and it ends. Relu keeps positive factors, and of a product one side takes them.
+and the search goes on behind the Add; a constant factor, the scale and shift of a normalization or the
+weights of a linear layer are divided, and it ends. Relu keeps positive factors, and of a product one side
+takes them. Attention mixes places, not channels: factors behind it go into the layer that makes its values.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def places(x: ir.Value, readers: Collection[ir.Node], size: int) -> list[Place] 
     """Where a division of the ``size`` channels of ``x`` can go, or why it can't; ``readers`` expect it."""
     others = [node.name or node.op_type for node in x.consumers() if node not in readers]
     if others:
-        return f"its input is also read by {others[0]}" if len(others) < 2 else "its input has other readers too"
+        return (
+            f"its input is also read by {others[0]}" if len(others) < 2 else "its input has other readers too"
+        )
     if x.is_graph_output():
         return "its input is an output of the model"
     found = _of(x)
@@ -96,6 +99,8 @@ def _of(value: ir.Value) -> list[Place] | str:
             return _sum(node)
         case "Mul" | "Div":
             return _product(node)
+        case "Reshape":
+            return _attention(node)
         case op if op in _KEEP and _seen_by_one(node.inputs[0]):
             return _of(node.inputs[0])  # type: ignore[arg-type]
         case op:
@@ -143,6 +148,34 @@ def _product(node: ir.Node) -> list[Place] | str:
             if not isinstance(found, str):
                 return found
     return reason
+
+
+def _attention(joined: ir.Node) -> list[Place] | str:
+    """Through ``values → heads → probabilities · values → heads joined``, where axes have the usual order."""
+    reason = "a Reshape can't take up factors"
+    turned = _before(joined.inputs[0], "Transpose")
+    mixed = _before(turned.inputs[0], "MatMul") if turned is not None else None
+    values = _before(mixed.inputs[1], "Transpose") if mixed is not None else None
+    split = _before(values.inputs[0], "Reshape") if values is not None else None
+    if turned is None or mixed is None or values is None or split is None:
+        return reason
+    if any(tuple(query.attribute(node, "perm", ())) != (0, 2, 1, 3) for node in (turned, values)):
+        return reason
+    heads, whole = query.shape(split.outputs[0]), query.shape(joined.outputs[0])
+    source = split.inputs[0]
+    before = query.shape(source)
+    if heads is None or whole is None or before is None or len(heads) != 4 or source is None:
+        return reason
+    size = whole[-1]
+    if size is None or before[-1] != size or None in heads[2:] or int(np.prod(heads[2:])) != size:  # type: ignore[arg-type]
+        return reason
+    return _of(source) if _seen_by_one(source) else reason
+
+
+def _before(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    """The node that makes a value, if it is of this type and nobody else reads the value."""
+    node = value.producer() if _seen_by_one(value) and value is not None else None
+    return node if node is not None and node.op_type == op_type and not node.domain else None
 
 
 def _is_vector(value: ir.Value | None) -> bool:

@@ -1,8 +1,7 @@
 """What layers read, as sums that one pass over the data gives: count, mean, squares, products.
 
-Nodes behind the input ``x`` of a layer compute them inside the runtime (*probes*), so that no activation leaves
-it; a convolution's input is unfolded by a convolution with one 1 in each kernel. With the ``n`` vectors ``x``
-that one output sums over::
+They are computed inside the runtime (:mod:`.probes`), so that no activation leaves it. With the ``n`` vectors
+``x`` that one output sums over::
 
     mean = Σ x / n        square = Σ x² / n        gram = Σ x xᵀ / n
 
@@ -12,25 +11,19 @@ matrix is not known, products count as independent: ``(Δ mean)² + Δ² (square
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.algorithms.layers import Layer
+from octavo.algorithms.probes import PREFIX, names_of
 from octavo.calibration.observers import ChannelState, ManyState, TotalState
-from octavo.core.stats import Need, Stats
-from octavo.model import query
-from octavo.model.edit import Editor
 
 F64 = npt.NDArray[np.float64]
-
-PREFIX = "octavo/probe/"
-WIDEST = 2400  # products; the Gram matrix of more is not computed
-_PIXELS = 1024  # of a map; of a larger one some are taken
 
 
 @dataclass(frozen=True)
@@ -50,9 +43,16 @@ class Inputs:
     def error(self, delta: F64) -> F64:
         """The mean squared value of ``delta · x`` for rows ``[group, output, product]``."""
         if self.gram is not None:
-            return np.maximum(((delta @ self.gram) * delta).sum(axis=2), 0.0)
+            delta = delta.astype(self.gram.dtype, copy=False)
+            found = ((delta @ self.gram) * delta).sum(axis=2, dtype=np.float64)
+            return np.asarray(np.maximum(found, 0.0))
         shift = np.einsum("gok,gk->go", delta, self.mean)
         return np.asarray(shift**2 + np.einsum("gok,gk->go", delta**2, self.variance))
+
+    def in_single_precision(self) -> Inputs:
+        """The same with a Gram matrix of float32."""
+        gram: Any = None if self.gram is None else self.gram.astype(np.float32)
+        return Inputs(self.count, self.mean, self.square, gram)
 
     def scaled(self, factor: F64) -> Inputs:
         """The same for ``x · factor``, with a factor for each product ``[group, 1, product]``."""
@@ -61,44 +61,9 @@ class Inputs:
         return Inputs(self.count, self.mean * f, self.square * f * f, gram)
 
 
-@dataclass
-class Wishes:
-    """What steps want to know; equal wishes are one."""
-
-    moments: dict[str, tuple[Layer, bool]] = field(default_factory=dict)  # by layer; True: with Gram matrix
-    channels: dict[str, tuple[ir.Value, int]] = field(default_factory=dict)  # by tensor; the channel axis
-
-    def moments_of(self, layers: Iterable[Layer], *, gram: bool) -> None:
-        """Ask for what layers read."""
-        for layer in layers:
-            before = self.moments.get(layer.name)
-            self.moments[layer.name] = (layer, gram or (before is not None and before[1]))
-
-    def channels_of(self, value: ir.Value, axis: int) -> None:
-        """Ask for the extremes of each channel of a tensor."""
-        self.channels[value.name or ""] = (value, axis)
-
-    def __bool__(self) -> bool:
-        return bool(self.moments or self.channels)
-
-
-@contextmanager
-def probed(model: ir.Model, wishes: Wishes) -> Iterator[dict[str, Need]]:
-    """The model with nodes that find out what is wished for, and what calibration has to note; then as before."""
-    probes = _Probes(model)
-    try:
-        for layer, gram in wishes.moments.values():
-            probes.moments(layer, gram)
-        for value, axis in wishes.channels.values():
-            probes.channels(value, axis)
-        yield probes.needs
-    finally:
-        probes.remove()
-
-
 def inputs_of(layer: Layer, stats: Mapping[str, object]) -> Inputs | None:
     """What a layer reads, from statistics; None where it was not observed."""
-    names = _names(layer)
+    names = names_of(layer)
     size, total, square, gram = (_total(stats, names[part]) for part in ("size", "sum", "square", "gram"))
     if size is None or total is None:
         return None
@@ -135,142 +100,3 @@ def _total(stats: Mapping[str, object], name: str) -> F64 | None:
     state = stats.get(name)
     observed = state.parts.get(TotalState.kind) if isinstance(state, ManyState) else None
     return observed.total if isinstance(observed, TotalState) and observed.count else None
-
-
-def _names(layer: Layer) -> dict[str, str]:
-    """What the probes of a layer are called; layers that read the same in the same way share them."""
-    node, source = layer.node, layer.x.name
-    how = ""
-    if layer.is_conv:
-        shape = [layer.groups, *layer.kernel]
-        for key in ("strides", "pads", "dilations", "auto_pad"):
-            shape.append(query.attribute(node, key, ""))
-        how = "/" + "_".join(str(part).replace(" ", "") for part in shape)
-    return {part: f"{PREFIX}{source}{how}/{part}" for part in ("size", "sum", "square", "gram")}
-
-
-class _Probes:
-    """Nodes at the end of the main graph that are taken away again."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self.model, self.editor = model, Editor(model)
-        self.nodes: list[ir.Node] = []
-        self.needs: dict[str, Need] = {}
-        self._known: dict[str, ir.Value] = {}
-
-    def remove(self) -> None:
-        """Take all of it away."""
-        self.editor.remove(reversed(self.nodes))
-
-    def moments(self, layer: Layer, gram: bool) -> None:
-        """Sums over what a layer reads."""
-        names = _names(layer)
-        gram = gram and layer.inputs // layer.groups * max(int(np.prod(layer.kernel)), 1) <= WIDEST
-        if names["sum"] not in self.needs:
-            x = self._vectors(layer, names["sum"])
-            self._note(names["sum"], "ReduceSum", [x, self._axes(0, 3)], {"keepdims": 0})
-            size = self._node("Size", [x], dtype=ir.DataType.INT64)
-            self._note(names["size"], "Cast", [size], {"to": int(ir.DataType.FLOAT)})
-        x = self._known[names["sum"]]
-        if gram and names["gram"] not in self.needs:
-            turned = self._node("Transpose", [x], {"perm": [0, 1, 3, 2]})
-            product = self._node("MatMul", [x, turned])
-            self._note(names["gram"], "ReduceSum", [product, self._axes(0)], {"keepdims": 0})
-        elif not gram and names["square"] not in self.needs and names["gram"] not in self.needs:
-            squares = self._node("Mul", [x, x])
-            self._note(names["square"], "ReduceSum", [squares, self._axes(0, 3)], {"keepdims": 0})
-
-    def channels(self, value: ir.Value, axis: int) -> None:
-        """The extremes of each channel."""
-        rank = query.rank(value)
-        if rank is None:
-            return
-        others = [i for i in range(rank) if i != axis % rank]
-        for part, op in (("low", "ReduceMin"), ("high", "ReduceMax")):
-            name = f"{PREFIX}{value.name}/{part}"
-            if name in self.needs:
-                continue
-            operands, attributes = self._reduction(value, others)
-            self._note(name, op, operands, attributes, Need(channels=0))
-
-    def _reduction(self, value: ir.Value, axes: list[int]) -> tuple[list[ir.Value], dict[str, object]]:
-        """From opset 18 on the axes of a minimum are an input."""
-        if query.opset(self.model) >= 18:
-            return [value, self._axes(*axes)], {"keepdims": 0}
-        return [value], {"keepdims": 0, "axes": axes}
-
-    def _vectors(self, layer: Layer, slot: str) -> ir.Value:
-        """The layer's input as ``[N, group, product, place]``."""
-        if not layer.is_conv:
-            rows = self._node("Reshape", [layer.x, self._shape(1, 1, -1, layer.inputs)])
-            found = self._node("Transpose", [rows], {"perm": [0, 1, 3, 2]})
-        else:
-            x = layer.x if _is_plain(layer) else self._unfolded(layer)
-            products = layer.inputs // layer.groups * int(np.prod(layer.kernel))
-            found = self._node("Reshape", [x, self._shape(0, layer.groups, products, -1)])
-            step = _step(layer)
-            if step > 1:
-                bounds = [self._shape(0), self._shape(np.iinfo(np.int64).max), self._shape(3), self._shape(step)]
-                found = self._node("Slice", [found, *bounds])
-        self._known[slot] = found
-        return found
-
-    def _unfolded(self, layer: Layer) -> ir.Value:
-        taps = int(np.prod(layer.kernel))
-        one_hot = np.eye(taps, dtype=np.float32).reshape(taps, 1, *layer.kernel)
-        kernel = self.editor.constant(f"{PREFIX}kernel", np.tile(one_hot, (layer.inputs,) + (1,) * (one_hot.ndim - 1)))
-        keep = {
-            key: layer.node.attributes[key].value
-            for key in ("strides", "pads", "dilations", "auto_pad", "kernel_shape")
-            if key in layer.node.attributes
-        }
-        return self._node("Conv", [layer.x, kernel], {**keep, "group": layer.inputs})
-
-    def _note(
-        self,
-        name: str,
-        op: str,
-        operands: list[ir.Value],
-        attributes: dict[str, object],
-        need: Need | None = None,
-    ) -> None:
-        made = self._node(op, operands, attributes, output=name)
-        self.needs[made.name or name] = need or Need(totals=True)
-
-    def _node(
-        self,
-        op: str,
-        operands: list[ir.Value],
-        attributes: dict[str, object] | None = None,
-        *,
-        output: str | None = None,
-        dtype: ir.DataType = ir.DataType.FLOAT,
-    ) -> ir.Value:
-        output = output or f"{PREFIX}{op}"
-        node = self.editor.node(op, operands, attributes, name=output, output=output, dtype=dtype)
-        self.model.graph.append(node)
-        self.nodes.append(node)
-        return node.outputs[0]
-
-    def _shape(self, *numbers: int) -> ir.Value:
-        return self.editor.constant(f"{PREFIX}numbers", np.array(numbers, np.int64))
-
-    _axes = _shape
-
-
-def _is_plain(layer: Layer) -> bool:
-    """Whether a convolution's outputs each read one place."""
-    strides = query.attribute(layer.node, "strides", ()) or ()
-    return not layer.padded and all(k == 1 for k in layer.kernel) and all(s == 1 for s in strides)
-
-
-def _step(layer: Layer) -> int:
-    """Every so many-th place of a large map; odd, so that no column is preferred."""
-    dims = query.static_shape(layer.node.outputs[0])
-    places = int(np.prod(dims[2:])) if dims is not None else 0
-    return max(places // _PIXELS, 1) | 1
-
-
-def merged(stats: Stats, more: Stats) -> Stats:
-    """Both, where they are about different tensors of the same samples."""
-    return Stats({**stats, **more}, max(stats.samples, more.samples), stats.origin)

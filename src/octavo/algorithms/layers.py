@@ -41,9 +41,7 @@ class Layer:
     @property
     def x(self) -> ir.Value:
         """The activation that it reads."""
-        value = self.node.inputs[0]
-        assert value is not None
-        return value
+        return self.node.inputs[0]  # type: ignore[return-value]
 
     @property
     def y(self) -> ir.Value:
@@ -78,6 +76,11 @@ class Layer:
         """The number of input channels."""
         dims = query.static_shape(self.weight) or (0, 0)
         return dims[1] * self.groups if self.is_conv else dims[0 if self.turned else 1]
+
+    @property
+    def products(self) -> int:
+        """The number of products that one output sums up."""
+        return self.inputs // self.groups * max(int(np.prod(self.kernel, dtype=np.int64)), 1)
 
     def rows(self) -> F64:
         """The weights as ``[group, output, product]``; for a Conv products go channel by channel."""

@@ -1,6 +1,6 @@
 """What 8 bits do to a layer, in numbers: the error of its weights, and the noise of its rounded input.
 
-With weights ``w`` stored as ``ŵ``, inputs rounded in steps of ``s`` and statistics of the input (:mod:`.inputs`)::
+With weights ``w`` stored as ``ŵ``, inputs rounded in steps of ``s`` and their statistics (:mod:`.inputs`)::
 
     error = E[((ŵ - w) · x)²] + s²/12 · |ŵ|²        for each output
 """
@@ -60,7 +60,7 @@ def step_of(low: float, high: float, recipe: Recipe) -> float:
 def layer_error(rows: F64, inputs: Inputs, step: float, scheme: Scheme) -> F64:
     """The mean squared error of each output ``[group, output]``."""
     stored = rounded(rows, scheme)
-    return inputs.error(stored - rows) + step**2 / 12.0 * (stored**2).sum(axis=2)
+    return np.asarray(inputs.error(stored - rows) + step**2 / 12.0 * (stored**2).sum(axis=2))
 
 
 def power(rows: F64, inputs: Inputs) -> F64:

@@ -1,4 +1,4 @@
-"""The layers of a plan whose weights become integers, with their grid, and edits that keep parameters consistent."""
+"""The layers of a plan whose weights become integers, their grids, and edits that keep biases fitting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from octavo.core.qparams import QParams
 from octavo.core.recipe import DynamicScheme
 from octavo.core.scheme import Scheme
 
-
 _ORIGINAL = "octavo.float_rows"
 
 
@@ -29,6 +28,7 @@ class QuantizedLayer:
     scheme: Scheme
     params: QParams
     input_step: float
+    given: bool  # the user has said what its range is
 
     def grid(self, rows: F64) -> Grid:
         """The points that weights are stored on."""
@@ -74,14 +74,17 @@ def _quantized(layer: Layer, subject: Subject) -> QuantizedLayer | str:
         params = QParams(*blank, entry.scheme.qtype, PerTensor())
     if params.scale.size not in (1, layer.outputs):
         return "its scales are not those of its outputs"
-    return QuantizedLayer(layer, key, entry.scheme, params, _input_step(layer, subject))
+    given = isinstance(entry, Fixed) or entry.range is not None or entry.channel_ranges is not None
+    return QuantizedLayer(layer, key, entry.scheme, params, _input_step(layer, subject), given)
 
 
 def _input_step(layer: Layer, subject: Subject) -> float:
     key = subject.plan.lookup(layer.x.name or "", layer.name)
     if key is None or subject.params is None:
         return 0.0
-    if isinstance(subject.plan.entries[key], Dynamic) or isinstance(subject.recipe.activations, DynamicScheme):
+    if isinstance(subject.plan.entries[key], Dynamic) or isinstance(
+        subject.recipe.activations, DynamicScheme
+    ):
         return 0.0
     params = subject.params.get(key)
     return float(params.scale) if params is not None and params.scale.ndim == 0 else 0.0
@@ -89,8 +92,7 @@ def _input_step(layer: Layer, subject: Subject) -> float:
 
 def set_weight_params(subject: Subject, one: QuantizedLayer, params: QParams) -> None:
     """Give a weight other parameters; the int32 bias of its layer follows."""
-    known = subject.params
-    assert known is not None
+    known = subject.params if subject.params is not None else {}
     known[one.key] = params
     for key, entry in subject.plan.entries.items():
         if isinstance(entry, Derived) and Key(*entry.w) == one.key:

@@ -6,8 +6,8 @@ With a factor for each input channel ``j``::
     s_j = max|x_j|^α / max|w_j|^(1-α)        (x / s) · (s w) = x · w
 
 The division goes into what comes before (the scale of a normalization, a constant factor, a linear layer), so
-that nothing is added to the model. Layers that read the same input share its factors. ``α`` is the one of a grid
-with the least expected error, unless it is given.
+that nothing is added to the model. Layers that read the same input share its factors. ``α`` is the one of a
+grid with the least expected error, unless it is given.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.algorithms import folding, noise
-from octavo.algorithms.inputs import Inputs, Wishes, channels_of, inputs_of
+from octavo.algorithms.inputs import Inputs, channels_of, inputs_of
 from octavo.algorithms.layers import Layer, layer_of
+from octavo.algorithms.probes import Wishes
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
 from octavo.core.stats import State
 from octavo.model import query
@@ -162,5 +163,3 @@ class Problem:
             error = noise.layer_error(rows * factors, seen, step, recipe.weights)
             total += noise.share(error, noise.power(rows, self.inputs))
         return total / len(self.rows)
-
-

@@ -1,9 +1,10 @@
 """Steps: small changes that win back accuracy, at no cost in size or speed.
 
-A step of the phase ``float`` changes the float model, before it is planned and calibrated, and keeps what the
-model computes. A step of the phase ``integers`` runs when all scales are known, and changes weights and biases
-within them. Each says what it has to know (:class:`~.inputs.Wishes`; one pass over the data serves all steps of a
-phase), measures the local error of every layer before and after, and leaves a layer alone where it does not fall.
+A step of the phase ``float`` changes the float model, before it is planned and calibrated, and keeps what
+the model computes. A step of the phase ``integers`` runs when all scales are known, and changes weights and
+biases within them. Each says what it has to know (:class:`~.probes.Wishes`; one pass over the data serves all
+steps of a phase), measures the local error of every layer before and after, and leaves a layer alone where it
+does not fall.
 
 A recipe lists steps by name, with options behind colons: ``smoothquant:alpha=0.5:fold=no``.
 """
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, Protocol, get_type_hints
 
 import onnx_ir as ir
 
-from octavo.algorithms.inputs import Wishes, probed
+from octavo.algorithms.probes import Wishes, probed
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
 from octavo.core.recipe import Recipe
@@ -71,7 +72,8 @@ class StepReport:
             done = "nothing changed"
         else:
             places = len(self.changed)
-            done = f"{places} {'place' if places == 1 else 'places'} changed, local error {-100 * self.fall:+.0f} %"
+            noun = "place" if places == 1 else "places"
+            done = f"{places} {noun} changed, local error {-100 * self.fall:+.0f} %"
         return f"{self.step}: {done}{self._left_alone()}"
 
     def _left_alone(self) -> str:
@@ -87,7 +89,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class Lab:
-    """What a step can ask for while it works: the model as quantized so far, and statistics of some samples."""
+    """What a step can ask for while it works: the model as quantized so far, and statistics of any model."""
 
     emitted: Callable[[], ir.Model]
     collect: Callable[[ir.Model, Wishes], Mapping[str, State]]

@@ -179,8 +179,8 @@ def _wanted(model: ir.Model, needs: Mapping[str, Need]) -> dict[str, Wanted]:
             shaped = need.channels is not None or need.gram or need.totals
             if shaped and value.name not in in_main:
                 raise ModelError(
-                    f"The tensor {value.name!r} lies inside a subgraph, where channels, sums and Gram matrices "
-                    "can't be observed; leave them out for this tensor."
+                    f"The tensor {value.name!r} lies inside a subgraph, where channels, sums and Gram "
+                    "matrices can't be observed; leave them out for this tensor."
                 )
             found[value.name] = Wanted(
                 values=shaped or need.moments or need.histogram,
@@ -233,7 +233,7 @@ def _open(
         asked = augment(proto, wanted, together=together)
         if not asked:
             return None
-        config: dict[str, str] = {}
+        config = {"session.intra_op.allow_spinning": "0"} if together else {}  # the time is in opening it
         used = {name: value for name, value in initializers.items() if name in asked.used}
         handover.fill(proto, used, config)
         return Session.open(proto.SerializeToString(), config=config, **options), asked

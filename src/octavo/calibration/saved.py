@@ -24,6 +24,8 @@ _LISTED = 10_000  # files of a folder that are looked at to name the data
 def load(path: str | Path) -> Stats:
     """The statistics of a file."""
     try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise TableError("it is no regular file; give a file that 'octavo calibrate' wrote.")
         return Stats.from_bytes(Path(path).read_bytes(), KINDS)
     except OSError as error:
         raise TableError(f"The statistics {path} can't be read: {error.strerror or error}.") from error

@@ -23,10 +23,14 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--whole-types",
         action="store_true",
-        help="let activations trained on a part of their type (0 … 127 of uint8) use all of it: faster, not exact",
+        help="let activations trained on a part of their type (0 … 127 of uint8) use all of it: faster",
     )
     parser.add_argument(
-        "--exclude", metavar="PATTERN", action="append", default=[], help="nodes that stay float; may be repeated"
+        "--exclude",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="nodes that stay float; may be repeated",
     )
     parser.add_argument("--no-verify", action="store_true", help="do not check, load and run the result")
     add_data(parser)

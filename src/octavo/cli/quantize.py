@@ -63,7 +63,18 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.plan is None:
         return
-    chosen = ("recipe", "dynamic", "format", "target", "weights", "activations", "per", "method", "op_types", "steps")
+    chosen = (
+        "recipe",
+        "dynamic",
+        "format",
+        "target",
+        "weights",
+        "activations",
+        "per",
+        "method",
+        "op_types",
+        "steps",
+    )
     clash = [
         f"--{name.replace('_', '-')}" for name in (*chosen, "exclude", "include") if getattr(options, name)
     ]

@@ -64,7 +64,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--steps",
         metavar="A,B",
-        help="win back accuracy, with --data: smoothquant, equalize, rounding, bias-correction (see octavo steps)",
+        help="win back accuracy: smoothquant, equalize, rounding, bias-correction (see octavo steps)",
     )
 
 
@@ -82,7 +82,9 @@ def recipe_of(options: argparse.Namespace, *, static: bool) -> Recipe | None:
     """The recipe that the flags ask for, or None where none of them says anything about it."""
     from octavo.targets import target
 
-    changed = any(getattr(options, name) is not None for name in ("weights", "activations", "per", "method", "steps"))
+    changed = any(
+        getattr(options, name) is not None for name in ("weights", "activations", "per", "method", "steps")
+    )
     if options.recipe is not None:
         named = _named(options.recipe)
         return _changed(_dynamic(named) if options.dynamic else named, options)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from octavo.core import codec
+from octavo.core.bounded import read_bytes
 from octavo.core.granularity import PerBlock
 from octavo.core.qtypes import UINT8, QType
 from octavo.core.recipe import Spelling, Style
@@ -153,7 +154,7 @@ class Plan:
     guards: tuple[str, ...] = ()  # float layers among quantized values; the runtime must not round them
     notes: tuple[str, ...] = ()
     spelling: Spelling = field(default_factory=Spelling)
-    rounded: tuple[tuple[str, str | None], ...] = ()  # keys that float readers too see rounded, in integer styles
+    rounded: tuple[tuple[str, str | None], ...] = ()  # keys that float readers see rounded too
 
     @property
     def opset(self) -> int:
@@ -291,7 +292,7 @@ class Plan:
     def load(cls, path: str | Path) -> Plan:
         """Read a plan from JSON."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            data = json.loads(read_bytes(path, _MOST_BYTES).decode())
         except OSError as error:
             raise TableError(f"Plan {path} can't be read: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:
@@ -314,6 +315,9 @@ _FILE: dict[str, Any] = {
     "spelling": Spelling,
     "rounded": tuple[tuple[str, str | None], ...],
 }
+
+
+_MOST_BYTES = 64 << 20
 
 
 def _json(value: Any) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 import yaml
 
 from octavo.core import codec
+from octavo.core.bounded import read_bytes
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qtypes import FLOAT8E4M3FN, INT4, INT8, UINT8, UINT16, QType
 from octavo.core.scheme import Distribution, Method, Scheme
@@ -239,7 +240,8 @@ class Recipe:
         """Read a recipe from a YAML or JSON file."""
         path = Path(path)
         try:
-            text = path.read_text(encoding="utf-8")
+            most = _MOST_JSON if path.suffix == ".json" else _MOST_YAML
+            text = read_bytes(path, most).decode()
         except OSError as error:
             raise RecipeError(f"Recipe {path} can't be read: {error.strerror}.") from error
         except ValueError as error:
@@ -267,6 +269,9 @@ class Recipe:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise OutputError(f"Recipe {path} can't be written: {error.strerror}.") from error
+
+
+_MOST_JSON, _MOST_YAML = 16 << 20, 1 << 20  # bytes; YAML takes seconds for each
 
 
 def _reason(error: Exception) -> str:

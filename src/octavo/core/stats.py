@@ -88,6 +88,8 @@ def merged(left: State, right: State) -> State:
 
 _MAGIC, _VERSION = b"OCTSTAT", 2
 _DIGEST = 16
+_DAMAGE = (struct.error, KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError,
+           RecursionError, MemoryError)  # fmt: skip
 
 
 class Stats(Mapping[str, State]):
@@ -165,7 +167,7 @@ class Stats(Mapping[str, State]):
                 content, at = _field(data, at)
                 states[name.decode()] = kinds[kind.decode()](content)
             return cls(states, int(about["samples"]), origin)
-        except (struct.error, KeyError, TypeError, ValueError) as error:
+        except _DAMAGE as error:
             raise TableError(f"The statistics are damaged ({error}); collect them again.") from error
 
 

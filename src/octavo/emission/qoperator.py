@@ -57,6 +57,8 @@ class Emitter:
                 self.write(node, planned)
         self._back_to_float()
         self._stored_back_to_float(early)
+        for name in self.plan.guards:
+            special.guard(self.w, self.w.nodes[name])
         self.w.drop_unused(weights)
 
     def _round(self, key: Key) -> None:
@@ -69,8 +71,8 @@ class Emitter:
         self.quantized[value, self.w.params[key].identity] = q.outputs[0]
         integers = [node for node in value.consumers() if node.name in self.plan.nodes]
         if key.reader is None:
-            edges = {k.reader for k, _ in self.plan.edges() if k.tensor == key.tensor}
-            kept = [q, *integers, *(node for node in value.consumers() if node.name in edges)]
+            edges = [n for n in value.consumers() if Key(key.tensor, n.name) in self.plan.entries]
+            kept = [q, *integers, *edges]
             self.w.replace_everywhere(value, dq.outputs[0], keep=kept)
             self.rounded[value] = dq.outputs[0]
             return
@@ -232,8 +234,13 @@ class Emitter:
         bias, x, w = node.inputs[index], self._integers(node, 0), self._integers(node, 1)
         last: ir.Value | None = None
         made: list[ir.Node] = []
-        steps = (("Mul", [x.scale, w.scale], "scale"), ("Div", [bias], "steps"), ("Round", [], "rounded"))
-        for op, inputs, what in (*steps, ("Cast", [], "quantized")):
+        steps: list[tuple[str, list[ir.Value | None], str]] = [
+            ("Mul", [x.scale, w.scale], "scale"),
+            ("Div", [bias], "steps"),
+            ("Round", [], "rounded"),
+            ("Cast", [], "quantized"),
+        ]
+        for op, inputs, what in steps:
             name = f"{_name(bias)}_{node.name}_{what}"
             operands = [*inputs, *([last] if last is not None else [])]
             kind = ir.DataType.INT32 if op == "Cast" else ir.DataType.FLOAT

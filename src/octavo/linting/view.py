@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from octavo.core.qtypes import QType, from_onnx
+from octavo.errors import ModelError
 from octavo.model import query
+from octavo.model.serialize import skeleton
+from octavo.model.session import optimized
 from octavo.ops import Weight, axis_of, rule_of
 from octavo.targets import Target
 
@@ -49,7 +53,7 @@ class Params:
             return False
         if self.scale.size > 1 and (self.axis != other.axis or self.block != other.block):
             return False
-        return bool(np.array_equal(*np.broadcast_arrays(self.zeros, other.zeros)))
+        return bool(np.all(self.zeros == other.zeros))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +121,20 @@ class View:
     def products(self) -> list[Product]:
         """Every float product that reads a dequantized operand."""
         return [found for node in self.nodes if (found := _product(node)) is not None]
+
+    @cached_property
+    def running(self) -> onnx.GraphProto | str:
+        """The graph that the installed runtime makes of the model, without weights, or why it makes none."""
+        if not self.target.runs_here:
+            return onnx.GraphProto()
+        try:
+            model = optimized(self.model, "extended")
+        except ModelError as error:
+            return str(error)
+        graph = skeleton(model).graph
+        for initializer in model.graph.initializers:
+            graph.initializer.add().name = initializer
+        return graph
 
     def params(self, node: ir.Node) -> Params:
         """The parameters of a conversion."""

@@ -35,15 +35,18 @@ class Editor:
     ) -> ir.Value:
         """A new initializer of the main graph, under this name or the next free one."""
         name = self.values.claim(name)
+        dims: Iterable[Any]
         if isinstance(content, np.ndarray):
             tensor: ir.TensorProtocol = ir.Tensor(np.asarray(content, order="C"), dtype=dtype, name=name)
+            dims = content.shape
         else:
             tensor = content
             tensor.name = name
+            dims = tensor.shape.numpy()
         value = ir.Value(
             name=name,
             type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape(tensor.shape.numpy()),
+            shape=ir.Shape(dims),
             const_value=tensor,
         )
         self.model.graph.initializers.add(value)
@@ -68,7 +71,7 @@ class Editor:
             domain,
             op_type,
             inputs,
-            ir.convenience.convert_attributes(attributes or {}),
+            ir.convenience.convert_attributes(attributes) if attributes else (),
             outputs=[value],
             name=self.nodes.claim(name),
         )

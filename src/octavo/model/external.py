@@ -7,7 +7,10 @@ tensor. All of it is checked before a byte is read.
 
 from __future__ import annotations
 
+import itertools
 import stat
+from collections.abc import Mapping
+from hashlib import sha1
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
@@ -23,6 +26,7 @@ class Folder:
     def __init__(self, base: Path | None) -> None:
         self.base = base.resolve() if base is not None else None
         self._files: dict[str, DataFile] = {}
+        self._stretches: dict[Path, dict[tuple[int, int], str]] = {}
 
     @property
     def paths(self) -> set[Path]:
@@ -46,7 +50,27 @@ class Folder:
                 f"{where} lies at bytes {offset} to {offset + length} of {file.path}, which has {file.size}; "
                 "the file is cut short or belongs to another model."
             )
+        if length:
+            self._stretches.setdefault(file.path, {})[offset, length] = reference.name or ""
         return MappedTensor(file, offset, reference.dtype, shape, reference.name)
+
+    def check(self, checksums: Mapping[str, str]) -> None:
+        """Refuse weights that overlap in part, and files that differ from their checksum (SHA-1)."""
+        for path, stretches in self._stretches.items():
+            for (one, length), (other, _) in itertools.pairwise(sorted(stretches)):
+                if other < one + length:
+                    names = [stretches[one, length], *(n for (o, _), n in stretches.items() if o == other)]
+                    raise ModelError(
+                        f"The weights {names[0]!r} and {names[-1]!r} overlap in {path}; the model file is "
+                        "damaged."
+                    )
+        for location, announced in checksums.items():
+            file = self._files.get(location)
+            if file is not None and sha1(file.view(), usedforsecurity=False).hexdigest() != announced.lower():
+                raise ModelError(
+                    f"The file {file.path} differs from the checksum that the model gives for it; it is damaged "
+                    "or belongs to another model."
+                )
 
     def _file(self, location: str, where: str) -> DataFile:
         if location not in self._files:

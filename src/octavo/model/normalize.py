@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import ModelError
+from octavo.model import query
 from octavo.model.inline import inline_functions
 from octavo.model.names import Names
 from octavo.model.scopes import check_scopes, remove_unused, sort
@@ -71,7 +72,7 @@ def _unique_names(model: ir.Model) -> int:
     """Give every value and node of every scope a name of its own; the main graph's come first."""
     values, nodes = Names(), Names()
     renamed = 0
-    graphs = list(model.graphs())
+    graphs = list(query.graphs(model))
     for graph in graphs:
         for value in list(_defined(graph)):
             if value.name == "":
@@ -140,7 +141,7 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
 
 def _constants_to_initializers(model: ir.Model) -> int:
     count = 0
-    for graph in list(model.graphs()):
+    for graph in list(query.graphs(model)):
         found = [node for node in graph if node.op_type == "Constant" and not node.domain]
         for node in found:
             old = node.outputs[0]

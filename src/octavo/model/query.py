@@ -20,7 +20,7 @@ _WITH_GRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # of the defaul
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:
     """All nodes of all scopes, depth first: a node, then those of its subgraphs, then the next node."""
-    yield from _nodes(model.graph)
+    return _nodes(model.graph)
 
 
 def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -47,6 +47,8 @@ def constant_bytes(model: ir.Model) -> int:
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """The graphs that a node carries (an ``If``'s branches, a ``Loop``'s body)."""
+    if node.op_type not in _WITH_GRAPHS and not node.domain:
+        return []
     found: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -108,15 +108,24 @@ def _opset_text(model: ir.Model) -> str:
 
 def _element_types(model: ir.Model) -> set[ir.DataType]:
     found: set[ir.DataType | None] = set()
+    last: ir.DataType | None = None
+    for dtype in _types(model):
+        if dtype is not last:  # nearly all are alike, and a set asks for a hash each time
+            found.add(dtype)
+            last = dtype
+    return {dtype for dtype in found if dtype is not None}
+
+
+def _types(model: ir.Model) -> Iterator[ir.DataType | None]:
     for graph in query.graphs(model):
         for tensor in graph.initializers.values():
-            found.add(tensor.const_value.dtype if tensor.const_value is not None else None)
+            if tensor.const_value is not None:
+                yield tensor.const_value.dtype
         for value in graph.inputs:
-            found.add(value.dtype)
+            yield value.dtype
         for node in graph:
             for value in node.outputs:
-                found.add(value.dtype)
-    return {dtype for dtype in found if dtype is not None}
+                yield value.dtype
 
 
 def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
@@ -177,7 +186,24 @@ def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
                 ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
     for value in node.outputs:
         if value.shape is not None and value.type is not None and not value.is_graph_output():
-            ir.serde.serialize_value_into(graph.value_info.add(), value)
+            _add_info(graph, value, value.type, value.shape)
+
+
+def _add_info(graph: onnx.GraphProto, value: ir.Value, kind: ir.TypeProtocol, shape: ir.Shape) -> None:
+    """Note a value's type and shape; most are plain tensors and get a short way."""
+    plain = type(kind) is ir.TensorType and not kind.denotation and not value.doc_string
+    if not plain or value.metadata_props or any(shape.get_denotation(i) for i in range(len(shape))):
+        ir.serde.serialize_value_into(graph.value_info.add(), value)
+        return
+    tensor = graph.value_info.add(name=value.name).type.tensor_type
+    tensor.elem_type = kind.dtype.value
+    dims = tensor.shape.dim
+    tensor.shape.SetInParent()
+    for dim in shape:
+        if isinstance(dim, int):
+            dims.add(dim_value=dim)
+        else:
+            dims.add(dim_param=dim.value)
 
 
 def _root_cause(error: BaseException) -> str:
@@ -195,7 +221,8 @@ def content(name: str, value: ir.Value) -> ir.TensorProtocol:
 
 def tensor_header(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
     """A tensor as protobuf, without its content unless that is text."""
-    header = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
+    dims = tensor.raw.dims if isinstance(tensor, ir.TensorProtoTensor) else tensor.shape.numpy()
+    header = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=dims)
     if tensor.doc_string:
         header.doc_string = tensor.doc_string
     if isinstance(tensor, ir.StringTensor):

@@ -46,13 +46,13 @@ def biases(plan: Listed) -> None:
             continue
         if values.get(x) not in plan.level or values.get(w) not in plan.level:
             raise RecipeError(
-                f"The bias {bias!r} of node {reader!r} takes its scale from {x!r} and {w!r}; quantize both of them."
+                f"The bias {bias!r} of node {reader!r} takes its scale from {x!r} and {w!r}; quantize both."
             )
         plan.entries[key] = Derived((x, None), (w, None), plan.listing.room_for_biases)
 
 
 def _bias(node: ir.Node | None, bias: str) -> ir.Value | None:
-    """What a node reads under this name; a bias that two layers shared is a copy whose name begins with it."""
+    """What a node reads under this name; the copy of a bias that two layers share has a number behind it."""
     held = (
         [v for v in node.inputs if v is not None and query.constant(v) is not None]
         if node is not None

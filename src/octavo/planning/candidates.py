@@ -303,7 +303,8 @@ def accepts(recipe: Recipe, target: Target) -> None:
     for what, scheme, legal_types in wanted:
         if not legal_types:
             raise RecipeError(
-                f"Target {target.name} gains nothing by quantized {what}; choose {what} none, or another target."
+                f"Target {target.name} gains nothing by quantized {what}; choose {what} none, or another"
+                " target."
             )
         if scheme.qtype.name not in legal_types:
             raise RecipeError(

@@ -1,7 +1,7 @@
 """Products with parameters that the caller gives, by the names of tensors: the plan asks for no data.
 
-Inputs without parameters are quantized while the model runs, where that is allowed. In the QOperator style each
-result needs parameters, and a missing one is an error that names it.
+Inputs without parameters are quantized while the model runs, where that is allowed. In the QOperator style
+each result needs parameters, and a missing one is an error that names it.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class _Planner:
             return whole
         if not self.given.dynamic:
             raise RecipeError(
-                f"There are no parameters for tensor {whole.tensor!r}, which node {node.name!r} reads; give its zero"
-                " point and scale, quantize inputs while the model runs, or leave the node out."
+                f"There are no parameters for tensor {whole.tensor!r}, which node {node.name!r} reads; give"
+                " its zero point and scale, quantize inputs while the model runs, or leave the node out."
             )
         self.entries[whole] = Dynamic()
         return whole
@@ -109,8 +109,8 @@ class _Planner:
         params = self.given.outputs.get(value.name or "")
         if params is None:
             raise RecipeError(
-                f"There are no parameters for tensor {value.name!r}, which node {node.name!r} makes; give its zero"
-                " point and scale, or leave the node out."
+                f"There are no parameters for tensor {value.name!r}, which node {node.name!r} makes; give its"
+                " zero point and scale, or leave the node out."
             )
         return _unsigned(params)
 

@@ -1,8 +1,8 @@
 """Parameters passed on where that changes no result.
 
-With ``Q`` for rounding to a grid: moving values commutes with it, ``Q(move(x)) = move(Q(x))``; so does a clamp,
-``Q(clamp(x)) = Q(clamp(Q(x)))``, since both never swap two values, and zero is on every grid. What is on a grid
-stays as it is when it is rounded to it again.
+With ``Q`` for rounding to a grid: moving values commutes with it, ``Q(move(x)) = move(Q(x))``; so does a
+clamp, ``Q(clamp(x)) = Q(clamp(Q(x)))``, since both never swap two values, and zero is on every grid. What is
+on a grid stays as it is when it is rounded to it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOT = frozenset({"TopK", "ArgMax"})  # ties that rounding makes change what the
 
 
 class Passing:
-    """Adds ``Shared`` entries, backwards from results that have parameters and forwards to what wants them."""
+    """Adds ``Shared`` entries, backwards from what has parameters and forwards to what wants them."""
 
     def __init__(
         self, nodes: Sequence[ir.Node], entries: dict[Key, Entry], known: Mapping[Key, QParams]
@@ -85,7 +85,9 @@ class Passing:
             if rule.kind is Kind.PRODUCT:
                 if self._key(node.inputs[1], node) is not None:
                     found.update(v for v in node.inputs[:2] if v is not None)
-            elif all(v in found or Key(v.name or "") in self.entries for v in node.outputs if query.is_float(v)):
+            elif all(
+                v in found or Key(v.name or "") in self.entries for v in node.outputs if query.is_float(v)
+            ):
                 found.update(_read(node, rule) if _keeps(node, rule) else _acts(node, rule))
         return found
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import onnx
 
+from octavo import pipeline
+from octavo.algorithms import steps as stepping
 from octavo.core.stats import Range
 from octavo.model import io
 from octavo.quantization import _work, calibrate
 from octavo.quantization._errors import OptionError
 from octavo.quantization._models import model_has_external_data
+from octavo.quantization._readers import twice
 from octavo.quantization._tensors_data import TensorsData, load_tensors_data, save_tensors_data
 from octavo.quantization.translate import Calibration
 
@@ -38,6 +41,22 @@ def proto_of(source: _work.Source) -> tuple[onnx.ModelProto, bool]:
     return onnx.load(str(source), load_external_data=False), model_has_external_data(Path(source))
 
 
+def smoothed(job: _work.Job, reader: Any, providers: Sequence[str] | None) -> tuple[_work.Job, Any]:
+    """The job with the steps of its recipe taken, planned anew; and a reader that has all samples left."""
+    chosen = stepping.steps(job.recipe.steps)
+    if not chosen:
+        return job, reader
+    if reader is None:
+        raise OptionError(
+            "SmoothQuant has to see the model at work, and a calibration cache holds ranges only; give a"
+            " calibration_data_reader too."
+        )
+    first, second = twice(reader)
+    subject = stepping.Subject(job.model, job.recipe, job.plan)
+    pipeline.reworked(subject, chosen, first, pipeline.Run(providers=providers))
+    return _work.planned(job.model, job.settings), second
+
+
 def ranges_for(
     job: _work.Job, reader: Any, providers: Sequence[str] | None, cache: str | Path | None
 ) -> tuple[_work.Job, dict[str, Range]]:
@@ -50,13 +69,19 @@ def ranges_for(
                 f"The calibration cache {cache} was made with {found.calibration_method.name}, and"
                 f" {wanted.method.name} is asked for; delete it, or change calibrate_method."
             )
+        smooth = bool(job.recipe.steps)
+        if bool(getattr(found, "smooth_quant", False)) != smooth:
+            raise OptionError(
+                f"The calibration cache {cache} was made with{'out' if smooth else ''} SmoothQuant, which"
+                " changes ranges; delete it, or change the option."
+            )
         job = _work.fitted(job, found)
         return job, _work.ranged(job, found)
     if cache is None and _work.plain_extremes(wanted):
         return _work.measured(job, reader, providers)
     found = calibrated(job, wanted, reader, providers)
     if cache is not None:
-        save_tensors_data(found, cache)
+        save_tensors_data(found, cache, smooth_quant=bool(job.recipe.steps))
     job = _work.fitted(job, found)
     return job, _work.ranged(job, found)
 

@@ -1,4 +1,4 @@
-"""Two pairs of mode and ranges that have no recipe: integer operators with fixed inputs, QLinear with free ones.
+"""Two modes that have no recipe: integer operators with fixed inputs, QLinear operators with free ones.
 
 Conv and MatMul are quantized, by parameters that follow from the ranges that are given.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def quantized(quantizer: ONNXQuantizer) -> ONNXModel:
-    """The model of an ``ONNXQuantizer``, quantized: IntegerOps by ranges, or QLinearOps with inputs of any range."""
+    """The quantized model: IntegerOps by ranges, or QLinearOps with inputs of any range."""
     known = {
         name: _params(found) for name, found in (quantizer.calculate_quantization_params() or {}).items()
     }

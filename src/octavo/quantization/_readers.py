@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
@@ -38,3 +39,31 @@ class CalibrationDataReader(metaclass=abc.ABCMeta):
     def set_range(self, start_index: int, end_index: int) -> None:
         """Give the samples of this range from now on."""
         raise NotImplementedError(f"{type(self).__name__} has no ranges of samples; add set_range.")
+
+
+class ListReader(CalibrationDataReader):
+    """Samples that are kept in a list."""
+
+    def __init__(self, samples: Sequence[dict[str, Any]]) -> None:
+        self._samples = samples
+        self._left = iter(samples)
+
+    def get_next(self) -> dict[str, Any] | None:
+        """The next sample, or None."""
+        return next(self._left, None)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def set_range(self, start_index: int, end_index: int) -> None:
+        """Give the samples of this range from now on."""
+        self._left = iter(self._samples[start_index:end_index])
+
+
+def twice(reader: Any) -> tuple[Any, Any]:
+    """A reader for each of two passes: a copy and the reader itself, or lists where it can't be copied."""
+    try:
+        return copy.deepcopy(reader), reader
+    except Exception:  # a generator or an open file inside: whatever it is, its samples can be kept
+        samples = list(iter(reader.get_next, None))
+        return ListReader(samples), ListReader(samples)

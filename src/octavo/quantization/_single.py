@@ -1,4 +1,4 @@
-"""Single tensors of a quantizer for integer operators: stored parts go into the model, nodes are handed over."""
+"""Single tensors for integer operators: what is stored goes into the model, nodes are handed over."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class SingleTensors(BaseQuantizer):
     ) -> Quantized:
         """Names of integers, zero points and scales of some inputs, and the nodes that make them.
 
-        A stored input becomes integers in the type of activations; one that was quantized before needs no node.
+        A stored input becomes integers in the type of activations; one that was quantized needs no node.
         """
         return self._inputs(node, indices, self._activation)
 

@@ -174,7 +174,7 @@ class BaseQuantizer:
         return self._params_of(found[tensor_name] if tensor_name in found else TensorData(), own)
 
     def _scale_of(self, tensor_name: str, axis: int | None = None) -> Any:
-        """The scale that a tensor is quantized with: the one it has in the model, else the one it will have."""
+        """The scale of a tensor: the one it has in the model, else the one it will have."""
         stored = self.model.get_initializer(f"{tensor_name}_scale")
         if stored is not None:
             return onnx.numpy_helper.to_array(stored)

@@ -1,4 +1,4 @@
-"""``CudaQuantizer``: weights in the memory layouts of CUDA kernels, which only a CUDA build of the runtime packs."""
+"""``CudaQuantizer``: weights in the layouts of CUDA kernels, which only a CUDA build of the runtime packs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def has_cuda_weight_prepacking() -> bool:
 
 def _refuse(what: str) -> NoReturn:
     raise UnsupportedError(
-        f"{what} packs torch tensors by functions that only a CUDA build of onnxruntime has, and Octavo has none of its"
-        " own; quantize weights with octavo.quantization.matmul_nbits_quantizer.MatMulNBitsQuantizer, which the CUDA"
-        " provider runs as well."
+        f"{what} packs torch tensors by functions that only a CUDA build of onnxruntime has, and Octavo has"
+        " none of its own; quantize weights with MatMulNBitsQuantizer of the module matmul_nbits_quantizer,"
+        " which the CUDA provider runs as well."
     )
 
 
@@ -27,7 +27,9 @@ class CudaQuantizer:
         """Any arguments, none of which is looked at."""
 
     @staticmethod
-    def qmoe_symmetric_per_channel_quantize(weights: Any, bits: int, *, unsigned_full_range: bool = True) -> Any:
+    def qmoe_symmetric_per_channel_quantize(
+        weights: Any, bits: int, *, unsigned_full_range: bool = True
+    ) -> Any:
         """Weights of experts, one scale a channel."""
         _refuse("qmoe_symmetric_per_channel_quantize")
 

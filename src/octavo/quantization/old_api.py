@@ -55,22 +55,24 @@ def quantize(
     """
     if not isinstance(model, onnx.ModelProto):
         raise TypeError(
-            f"This way of calling quantize takes an onnx.ModelProto, not a {type(model).__name__}; load it first, or"
-            " give model_output and quant_config."
+            f"This way of calling quantize takes an onnx.ModelProto, not a {type(model).__name__}; load it"
+            " first, or give model_output and quant_config."
         )
     if nbits != 8:
         raise OptionError(f"nbits={nbits} has no integer operators; only nbits=8 has.")
     if quantization_mode not in _STYLES:
         raise OptionError("quantization_mode is QuantizationMode.IntegerOps or QuantizationMode.QLinearOps.")
     if symmetric_activation and not static:
-        raise OptionError("Inputs quantized while the model runs are uint8 and asymmetric; leave symmetric_activation out.")
+        raise OptionError(
+            "Inputs quantized while the model runs are uint8 and asymmetric; leave symmetric_activation out."
+        )
     both = quantization_params or {}
     inputs = {**both, **(input_quantization_params or {})}
     outputs = {**both, **(output_quantization_params or {})}
     if static and not inputs:
         raise OptionError(
-            "static=True takes input_quantization_params={'input name': [zero_point, scale]}; give them, or leave static"
-            " out to have inputs quantized while the model runs."
+            "static=True takes input_quantization_params={'input name': [zero_point, scale]}; give them, or"
+            " leave static out to have inputs quantized while the model runs."
         )
     style = _STYLES[quantization_mode]
     wish = Given(
@@ -107,7 +109,9 @@ def _pair(name: str, numbers: Sequence[Any], what: str) -> QParams:
         raise OptionError(f"{what}[{name!r}] is a list [zero_point, scale], not {numbers!r}.") from None
     kind = INT8 if zero.dtype == np.int8 or int(zero) < 0 else UINT8
     if not kind.qmin <= int(zero) <= kind.qmax or int(zero) != float(zero):
-        raise OptionError(f"{what}[{name!r}]: the zero point {zero} is no {kind}; it comes first, then the scale.")
+        raise OptionError(
+            f"{what}[{name!r}]: the zero point {zero} is no {kind}; it comes first, then the scale."
+        )
     if not 0.0 < float(scale) < np.inf:
         raise OptionError(f"{what}[{name!r}]: the scale {scale} is no positive number; it comes second.")
     return QParams(scale.astype(np.float32), zero.astype(kind.dtype), kind)

@@ -1,8 +1,8 @@
 """``ONNXQuantizer``: integer operators, with ranges that are given or found while the model runs.
 
 :meth:`ONNXQuantizer.quantize_model` does all of it. The methods for single tensors are for those who spell an
-operator of their own: they add what is stored to the model, and hand over the nodes that compute the rest, for
-:meth:`ONNXQuantizer.add_new_nodes`.
+operator of their own: they add what is stored to the model, and hand over the nodes that compute the rest,
+for :meth:`ONNXQuantizer.add_new_nodes`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 class ONNXQuantizer(SingleTensors):
-    """Writes a model with QLinear operators or with integer operators, for inputs of known range or of any."""
+    """Writes QLinear or integer operators, for inputs whose range is known or found while the model runs."""
 
     def __init__(
         self,

@@ -39,13 +39,15 @@ def quantize_qat(
 ) -> None:
     """Write the integer model of a trained one.
 
-    Types, granularity and ranges are those of the training; ``per_channel``, ``reduce_range`` and the two types are
-    taken for the sake of old calls and change nothing. ``quant_format`` is ``QuantFormat.QDQ``, the fastest on most
-    machines, ``QuantFormat.QOperator``, or ``QuantizationMode.IntegerOps``. The reader is asked only for ranges that
-    training left open.
+    Types, granularity and ranges are those of the training; ``per_channel``, ``reduce_range`` and the two
+    types are taken for the sake of old calls and change nothing. ``quant_format`` is ``QuantFormat.QDQ``, the
+    fastest on most machines, ``QuantFormat.QOperator``, or ``QuantizationMode.IntegerOps``. The reader is
+    asked only for ranges that training left open.
     """
     if quant_format not in _STYLES:
-        raise OptionError("quant_format is QuantFormat.QDQ, QuantFormat.QOperator or QuantizationMode.IntegerOps.")
+        raise OptionError(
+            "quant_format is QuantFormat.QDQ, QuantFormat.QOperator or QuantizationMode.IntegerOps."
+        )
     with as_stock():
         result = api.convert_qat(
             model_input,

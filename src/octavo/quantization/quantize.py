@@ -144,9 +144,8 @@ def quantize_static(
             request, quant_format, Calibration(calibrate_method), _work.names_of(model)
         )
         job = _work.planned(model, settings)
-        job, ranges = _calibration.ranges_for(
-            job, calibration_data_reader, calibration_providers, calibration_cache_path
-        )
+        job, reader = _calibration.smoothed(job, calibration_data_reader, calibration_providers)
+        job, ranges = _calibration.ranges_for(job, reader, calibration_providers, calibration_cache_path)
         _work.save(_work.written(job, ranges), model_output, use_external_data_format)
 
 
@@ -192,7 +191,7 @@ def quantize_dynamic(
 def quantize(*args: Any, **kwargs: Any) -> onnx.ModelProto | None:
     """``quantize(model_input, model_output, quant_config)`` writes a file, as a configuration says.
 
-    ``quantize(model, per_channel=…, quantization_mode=…, static=…)``, the first generation, returns a model: see
+    ``quantize(model, per_channel=…, quantization_mode=…, static=…)``, the first generation, returns a model:
     :func:`octavo.quantization.old_api.quantize`. What it is called with tells the two apart.
     """
     given = {"model_input", "model_output", "quant_config"} & kwargs.keys()

@@ -15,7 +15,7 @@ from octavo.core.recipe import DynamicScheme, Listing, Override, Placement, Reci
 from octavo.core.scheme import Scheme
 from octavo.errors import closest
 from octavo.quantization import _overrides
-from octavo.quantization._errors import OptionError, UnsupportedError
+from octavo.quantization._errors import OptionError
 from octavo.quantization._types import CalibrationMethod, QuantFormat, QuantType
 
 MS = "com.microsoft"
@@ -41,6 +41,20 @@ class Names:
 
 
 @dataclass(frozen=True)
+class Smoothing:
+    """The three options of SmoothQuant, and the step of a recipe that they are."""
+
+    on: bool = False
+    alpha: float = 0.5
+    fold: bool = True
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps of the recipe."""
+        return (f"smoothquant:alpha={self.alpha:g}:fold={'yes' if self.fold else 'no'}",) if self.on else ()
+
+
+@dataclass(frozen=True)
 class Settings:
     """What a call asks for: a recipe, and how to calibrate for it."""
 
@@ -49,6 +63,7 @@ class Settings:
     raw_overrides: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     default_type: int | None = None
     names: Names = field(default_factory=Names)
+    smoothing: Smoothing = field(default_factory=Smoothing)
 
     def but(self, **changes: Any) -> Settings:
         """A copy with the recipe changed."""
@@ -116,12 +131,11 @@ def _strided(settings: Settings, stride: Any) -> Settings:
     return replace(settings, calibration=replace(settings.calibration, stride=int(stride)))
 
 
-def _smooth(settings: Settings, on: Any) -> Settings:
-    if on:
-        raise UnsupportedError(
-            "SmoothQuant is not available yet; leave the option out, or quantize activations with 16 bits."
-        )
-    return settings
+def _smooth(settings: Settings, **changes: Any) -> Settings:
+    """The recipe with the step, if it is asked for; only ranges that are measured gain by it."""
+    smoothing = replace(settings.smoothing, **changes)
+    steps = smoothing.steps if settings.recipe.is_static else ()
+    return replace(settings, smoothing=smoothing).but(steps=steps)
 
 
 def _channel_axes(settings: Settings, axes: Any) -> Settings:
@@ -210,9 +224,9 @@ OPTIONS: dict[str, Option] = {
         99.999, "activations: {method: percentile:…}", lambda s, v: s.calibrated(percentile=v)
     ),
     "CalibStridedMinMax": Option(None, "none needed: samples are read one by one", _strided),
-    "SmoothQuant": Option(False, "none yet", _smooth),
-    "SmoothQuantAlpha": Option(0.5, "none yet", lambda s, v: s),
-    "SmoothQuantFolding": Option(True, "none yet", lambda s, v: s),
+    "SmoothQuant": Option(False, "steps: [smoothquant]", lambda s, v: _smooth(s, on=bool(v))),
+    "SmoothQuantAlpha": Option(0.5, "steps: [smoothquant:alpha=…]", lambda s, v: _smooth(s, alpha=float(v))),
+    "SmoothQuantFolding": Option(True, "steps: [smoothquant:fold=no]", lambda s, v: _smooth(s, fold=bool(v))),
 }
 """Every key of ``extra_options``."""
 

@@ -176,12 +176,13 @@ def target_detail(target: Target) -> str:
     for head, kept in (
         ("stays float", target.stays_float),
         ("stays float without data", target.dynamic_stays_float),
+        ("is refused", target.refuses),
     ):
         if kept:
             lines = [f"  {reason}: {', '.join(ops)}" for reason, ops in _by_reason(kept).items()]
             blocks.append("\n".join([f"{head}:", *lines]))
-    if target.sources:
-        blocks.append("sources:\n" + "\n".join(f"  {source}" for source in target.sources))
+    for head, said in _words(target).items():
+        blocks.append("\n".join([f"{head}:", *(f"  {line}" for line in said)]))
     return "\n\n".join(blocks)
 
 
@@ -190,6 +191,17 @@ def _by_reason(kept: Mapping[str, str]) -> dict[str, list[str]]:
     for op, reason in sorted(kept.items()):
         reasons.setdefault(reason, []).append(op)
     return reasons
+
+
+def _words(target: Target) -> dict[str, tuple[str, ...]]:
+    """What the sheet says in sentences."""
+    words = {
+        "limits": target.limits,
+        "placement": target.placement,
+        "preparation": target.preparation,
+        "sources": target.sources,
+    }
+    return {head: lines for head, lines in words.items() if lines}
 
 
 def _datasheet(target: Target) -> dict[str, str]:
@@ -207,7 +219,36 @@ def _datasheet(target: Target) -> dict[str, str]:
         "between quantized ones": listed(target.followers),
         "moved as integers": listed(target.moves),
         "recurrent": listed(target.recurrent),
+        **_accepted(target),
     }
+
+
+def _accepted(target: Target) -> dict[str, str]:
+    """What the target takes of scales, zero points, biases and types by operator."""
+    only = target.channel_ops
+    blocks = target.block_ops
+    zero = [what for what, must in (("activations", target.symmetric_activations),
+                                    ("weights", target.symmetric_weights)) if must]  # fmt: skip
+    found = {
+        "scales of weights": ", ".join(target.granularities)
+        + (f"; per channel in {', '.join(sorted(only))} alone" if only is not None else "")
+        + (f"; in blocks in {', '.join(sorted(blocks))} alone" if blocks is not None else ""),
+        "zero points": f"0 for {' and '.join(zero)}" if zero else "any",
+        "biases": "int32, or float" if target.int32_biases else "float",
+    }
+    for types in dict.fromkeys(target.op_types.values()):
+        ops = sorted(op for op, legal in target.op_types.items() if legal == types)
+        found[f"activations of {', '.join(ops)}"] = ", ".join(types)
+    for types in dict.fromkeys(target.kernels.values()):
+        ops = sorted(op for op, legal in target.kernels.items() if legal == types)
+        found[f"integer kernels for {', '.join(types)}"] = ", ".join(ops)
+    if target.least_range is not None:
+        found["narrowest range"] = f"{target.least_range:g}"
+    if target.newest_opset is not None:
+        found["newest opset"] = str(target.newest_opset)
+    if target.saturates:
+        found["sums"] = "pairs of products are added in 16 bits: weights in 7 bits"
+    return found
 
 
 def _recipe(activations: Any, weights: Any) -> str:
@@ -232,6 +273,19 @@ def target_data(target: Target) -> dict[str, Any]:
         "recurrent": sorted(target.recurrent),
         "stays_float": dict(target.stays_float),
         "dynamic_stays_float": dict(target.dynamic_stays_float),
+        "refuses": dict(target.refuses),
+        "granularities": list(target.granularities),
+        "channel_ops": sorted(target.channel_ops) if target.channel_ops is not None else None,
+        "block_ops": sorted(target.block_ops) if target.block_ops is not None else None,
+        "symmetric_activations": target.symmetric_activations,
+        "symmetric_weights": target.symmetric_weights,
+        "int32_biases": target.int32_biases,
+        "least_range": target.least_range,
+        "op_types": {op: list(types) for op, types in target.op_types.items()},
+        "kernels": {op: list(types) for op, types in target.kernels.items()},
+        "newest_opset": target.newest_opset,
+        "saturates": target.saturates,
+        **{head: list(lines) for head, lines in _words(target).items()},
     }
 
 
@@ -242,12 +296,11 @@ Generated from the op table (`src/octavo/ops/table.py`) and the targets by `make
 
 Every operator below can stand in QDQ style; where a column names an operator, that is its spelling in
 QOperator or Integer style. An operator that is not listed stays float, and the result says so. Whether a
-quantized operator is *worth it* is decided by the target: `octavo targets ort-cpu` says which ones gain on
-ONNX Runtime's CPU provider.
+quantized operator is *worth it* is decided by the target: [targets.md](targets.md) has a sheet for each.
 """
 
 
-def ops_markdown(rules: Iterable[OpRule], targets: Iterable[Target] = ()) -> str:
+def ops_markdown(rules: Iterable[OpRule]) -> str:
     """The page ``docs/ops.md``."""
     known = sorted(rules, key=_order)
     parts = [_OPS_INTRO.rstrip()]
@@ -259,8 +312,42 @@ def ops_markdown(rules: Iterable[OpRule], targets: Iterable[Target] = ()) -> str
             parts.append(
                 markdown_table(rows, ["operator", "inputs", "QDQ", "QOperator", "Integer", "remarks"])
             )
-    for target in targets:
-        parts += [f"## Target `{target.name}`", f"{target.summary}.", _target_markdown(target)]
+    return "\n\n".join(parts) + "\n"
+
+
+_TARGETS_INTRO = """\
+# Targets
+
+Generated from the datasheets (`src/octavo/targets/`) by `make docs`; do not edit.
+
+A target says what a runtime on some hardware accepts, what it makes fast, and the recipe that follows:
+
+```console
+$ octavo targets
+$ octavo targets tensorrt
+$ octavo quantize model.onnx -o model.trt.onnx --data calib.npz --target tensorrt
+$ octavo lint model.trt.onnx --target tensorrt
+```
+
+What a target does not take stays float, and the plan says why. A wish that clashes with the target, such as
+uint8 activations for TensorRT, is an error that names the nearest choice.
+
+`ort-cpu`, the default, is the sheet of the CPU that Octavo runs on: `ort-cpu-vnni`, `ort-cpu-avx2` or
+`ort-cpu-arm64`. Where the CPU can't be told, it is `ort-cpu-avx2`, which is right on both kinds of x86-64.
+"""
+
+
+def targets_markdown(targets: Iterable[Target]) -> str:
+    """The page ``docs/targets.md``; ``ort-cpu`` is one of the others and depends on the machine."""
+    sheets = [target for target in targets if target.name != "ort-cpu"]
+    parts = [
+        _TARGETS_INTRO.rstrip(),
+        markdown_table([[t.name, t.summary] for t in sheets], ["target", "what it is"]),
+    ]
+    for target in sheets:
+        parts += [f"## `{target.name}`", f"{target.summary}.", _target_markdown(target)]
+        for head, lines in _words(target).items():
+            parts.append(f"{head.capitalize()}:\n\n" + "\n".join(f"- {line}" for line in lines))
     return "\n\n".join(parts) + "\n"
 
 
@@ -276,6 +363,7 @@ def _target_markdown(target: Target) -> str:
     for what, kept in (
         ("stay float", target.stays_float),
         ("stay float without data", target.dynamic_stays_float),
+        ("refused", target.refuses),
     ):
         rows += [[what, f"{', '.join(ops)}: {reason}"] for reason, ops in _by_reason(kept).items()]
     return markdown_table(rows, ["what", "value"])

@@ -32,6 +32,7 @@ OPENVINO = replace(
     refuses=_RECURRENT,
     contrib=False,
     newest_opset=21,
+    kernels={},
     runs_here=False,
     rewrites=False,
     slow_activations={},

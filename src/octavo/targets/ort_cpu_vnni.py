@@ -62,6 +62,10 @@ ORT_CPU_VNNI = Target(
     block_products=True,
     most_groups=4,
     least_recurrent=1 << 16,
+    kernels={
+        **dict.fromkeys(_FUSES | _MOVES, _EIGHT),
+        **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather"), (*_EIGHT, "uint16")),
+    },
     runs_here=True,
     slow_activations={"int8": "x86 kernels take uint8; layers that share an int8 tensor run in float"},
     slow_weights={"uint8": "products of uint8 with uint8 take 1.5 to 2.4 times as long as with int8"},

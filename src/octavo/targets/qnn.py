@@ -17,11 +17,12 @@ _STATIC = Recipe(
 )
 _NO_DATA = Recipe(weights=_CHANNEL, activations=None, target="qnn", quantize_embeddings=False)
 _BOTH = ("uint8", "uint16")
-_NONE = "the HTP backend has no quantized kernel for it"
+_STATES = "its states would have to be quantized too, not its weights alone"
+_CONTRIB = ("Attention", "MultiHeadAttention", "EmbedLayerNormalization", "SkipLayerNormalization")
 
 QNN = Target(
     name="qnn",
-    summary="Qualcomm HTP through ONNX Runtime's QNN provider: uint8 or uint16 everywhere, 8-bit weights, QDQ",
+    summary="Qualcomm HTP through ONNX Runtime's QNN provider: uint8 or uint16, 8-bit weights, QDQ",
     styles=(Style.QDQ,),
     activation_types=_BOTH,
     weight_types=("int8", "uint8", "int4"),
@@ -46,12 +47,9 @@ QNN = Target(
     channel_ops=frozenset({"Conv", "ConvTranspose"}),
     symmetric_weights=False,
     least_range=_LEAST,
-    op_types={
-        **dict.fromkeys(("Resize", "DepthToSpace", "SpaceToDepth", "ArgMax", "TopK"), ("uint8",)),
-    },
     refuses={
-        **dict.fromkeys(("LSTM", "GRU", "RNN", "Einsum", "MultiHeadAttention", "Attention"), _NONE),
-        **dict.fromkeys(("EmbedLayerNormalization", "SkipLayerNormalization"), _NONE),
+        **dict.fromkeys(("LSTM", "GRU", "RNN"), _STATES),
+        **dict.fromkeys(_CONTRIB, "the QNN provider does not know operators of com.microsoft"),
     },
     contrib=False,
     newest_opset=21,
@@ -62,6 +60,7 @@ QNN = Target(
         "a range is at least 1e-4 wide",
         "shapes are fixed: no symbolic dimensions on the device",
         "16-bit tensors need opset 21, or the domain com.microsoft below it",
+        "which operators take 16 bits differs between chips and releases: the device has the last word",
     ),
     placement=(
         "every operator reads and writes quantized tensors; one that does not runs on the CPU",

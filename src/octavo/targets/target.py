@@ -46,6 +46,7 @@ class Target:
     contrib: bool = True  # takes operators of the domain com.microsoft
     newest_opset: int | None = None  # None: what the installed runtime loads
     # ---- what it makes of it
+    kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # op → types it has integers for
     runs_here: bool = False  # the graph that runs can be asked of the installed runtime
     rewrites: bool = True  # rounds the weights of float layers between Q and DQ: they need a guard
     saturates: bool = False  # adds pairs of uint8 × int8 products in 16 bits

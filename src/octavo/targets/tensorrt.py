@@ -41,6 +41,7 @@ TENSORRT = Target(
     symmetric_activations=True,
     symmetric_weights=True,
     int32_biases=False,
+    op_types={"ConvTranspose": ("int8",)},
     refuses={
         "LSTM": "TensorRT takes no quantized recurrent layers",
         "GRU": "TensorRT takes no quantized recurrent layers",

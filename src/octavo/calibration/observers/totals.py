@@ -1,7 +1,7 @@
 """The sum of a tensor over samples, element by element.
 
-Like the Gram matrix (:mod:`.gram`) it is added up in float64 by a binary tree over the sample indices, so that
-the sum is the same to the bit whoever has seen which samples.
+Like the Gram matrix (:mod:`.gram`) it is added up in float64 by a binary tree over the sample indices, so
+that the sum is the same to the bit whoever has seen which samples.
 """
 
 from __future__ import annotations

@@ -15,8 +15,11 @@ from typing import IO
 from octavo.errors import DataError
 
 MOST_BYTES = 2 << 30  # of one file in an archive, unpacked
+MOST_MEMBERS = 1_000_000
 BROKEN = (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
-          RuntimeError, NotImplementedError, KeyError)  # fmt: skip
+          RuntimeError, NotImplementedError, KeyError, ValueError, OverflowError, MemoryError)  # fmt: skip
+_SMALL = 256 << 20  # bytes that may come out of any file, however small
+_MOST_RATIO = 200  # unpacked to packed bytes, beyond that
 
 
 @dataclass(frozen=True)
@@ -53,29 +56,51 @@ def members(path: Path) -> list[Member]:
         found = _in_zip(path) if is_zip(path) else _in_tar(path)
     except BROKEN as error:
         raise DataError(f"{path} can't be read as an archive: {error}.") from error
-    for member in found:
-        if member.size > MOST_BYTES:
-            raise DataError(
-                f"{member} would take {member.size / 2**30:.1f} GiB of memory; unpack the archive and give "
-                "the folder, whose files are mapped."
-            )
     return found
+
+
+def refuse_bomb(name: object, size: int, packed: int) -> None:
+    """Raise for a file that would take too much memory, or that is nearly all repetition."""
+    if size > MOST_BYTES:
+        raise DataError(
+            f"{name} would take {size / 2**30:.1f} GiB of memory; unpack the archive and give the folder, "
+            "whose files are mapped."
+        )
+    if size > _SMALL and size > _MOST_RATIO * packed:
+        raise DataError(
+            f"{name} grows from {packed} to {size} bytes when it is unpacked, which real samples don't; save "
+            "it uncompressed if it is what you want."
+        )
 
 
 def _in_zip(path: Path) -> list[Member]:
     with zipfile.ZipFile(path) as archive:
-        return [
-            Member(path, info.filename, info.file_size) for info in archive.infolist() if not info.is_dir()
-        ]
+        found = []
+        for info in archive.infolist()[: MOST_MEMBERS + 1]:
+            if not info.is_dir():
+                found.append(Member(path, info.filename, info.file_size))
+                refuse_bomb(found[-1], info.file_size, info.compress_size)
+    _refuse_many(found, path)
+    return found
 
 
 def _in_tar(path: Path) -> list[Member]:
-    with tarfile.open(path) as archive:
-        return [
-            Member(path, info.name, info.size, info.offset_data)
-            for info in archive
-            if info.isreg() and not info.issparse()
-        ]
+    packed, total = path.stat().st_size, 0
+    found: list[Member] = []
+    with tarfile.open(path, "r:" if path.suffix.lower() == ".tar" else "r:gz") as archive:
+        for info in archive:  # going on to the next member unpacks this one
+            total += info.size
+            refuse_bomb(f"{path}/{info.name}", info.size, packed)
+            refuse_bomb(path, min(total, MOST_BYTES), packed)
+            if info.isreg() and not info.issparse():
+                found.append(Member(path, info.name, info.size, info.offset_data))
+                _refuse_many(found, path)
+    return found
+
+
+def _refuse_many(found: list[Member], path: Path) -> None:
+    if len(found) > MOST_MEMBERS:
+        raise DataError(f"{path} holds more than {MOST_MEMBERS} files; give a folder of fewer.")
 
 
 class Opened:

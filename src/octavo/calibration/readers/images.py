@@ -97,7 +97,7 @@ def pictures(folder: Path) -> list[Path]:
     return in_order(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
     )
 
 

@@ -26,6 +26,8 @@ def _in_file(path: Path, column: str | None) -> Iterator[tuple[int, Any]]:
     suffix = path.suffix.lower()
     if column is not None and suffix not in (".jsonl", ".csv", ".tsv"):
         raise DataError(f"{path} has no columns; leave the column out, or give a .jsonl, .csv or .tsv file.")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no regular file; give a file with one text on each line.")
     try:
         with path.open(encoding="utf-8-sig", newline="" if suffix in (".csv", ".tsv") else None) as stream:
             if suffix == ".jsonl":
@@ -38,7 +40,7 @@ def _in_file(path: Path, column: str | None) -> Iterator[tuple[int, Any]]:
                     yield table.line_num, _cell(row, column or "text", f"{path}, line {table.line_num}")
             else:
                 yield from ((number, line.rstrip("\r\n")) for number, line in enumerate(stream, 1))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         raise DataError(f"{path} can't be read as text: {error}.") from error
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import bisect
 import io
 import itertools
+import math
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from octavo.calibration.readers.archives import Member, Opened, members
+from octavo.calibration.readers.archives import Member, Opened, members, refuse_bomb
 from octavo.calibration.readers.arrays import Cuts, Shape, cuts, only_input, refuse_unknown
 from octavo.calibration.readers.order import natural
 from octavo.calibration.readers.source import Array, Found, Sample, Specs, span
@@ -28,7 +30,9 @@ from octavo.errors import DataError
 
 SUFFIXES = (".npy", ".npz")
 _WRONG = (ValueError, OSError, EOFError, KeyError, RuntimeError, NotImplementedError, SyntaxError,
-          zipfile.BadZipFile, zlib.error, struct.error)  # fmt: skip
+          zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, TypeError, AttributeError,
+          OverflowError, MemoryError)  # fmt: skip
+_MOST_AXES = 32
 _FRESH = 32  # samples after which a file is mapped anew: what was read of it leaves the memory
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip entry: the lengths of its name and of its extra field
 
@@ -123,12 +127,14 @@ def _shapes(file: Path | Member, specs: Specs, archive: Opened | None) -> dict[s
     try:
         with _stream(file, archive) as stream:
             if file.suffix.lower() == ".npy":
-                return {only_input(specs, str(file)): _header(stream)[0]}
+                name = only_input(specs, str(file))
+                return {name: _header(stream, _length(stream))[0]}
             with zipfile.ZipFile(stream) as inner:
                 found = {}
                 for entry in _entries(inner):
+                    refuse_bomb(f"{file}/{entry.filename}", _unpacked(entry), entry.compress_size)
                     with inner.open(entry) as opened:
-                        found[entry.filename.removesuffix(".npy")] = _header(opened)[0]
+                        found[entry.filename.removesuffix(".npy")] = _header(opened, entry.file_size)[0]
                 return found
     except _WRONG as error:
         raise _unreadable(file, error) from error
@@ -163,7 +169,7 @@ def _stream(file: Path | Member, archive: Opened | None) -> IO[bytes]:
 
 def _unreadable(file: Path | Member, error: Exception) -> DataError:
     return DataError(
-        f"{file} can't be read as numpy data: {error}. Python objects are refused; save plain arrays."
+        f"{file} can't be read as numpy data: {str(error) or type(error).__name__}. Python objects are refused; save plain arrays."
     )
 
 
@@ -171,8 +177,21 @@ def _entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     return [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
 
 
-def _header(stream: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
-    """Shape, Fortran order and type of an array, from the beginning of its file."""
+def _length(stream: IO[bytes]) -> int:
+    """The size of a file that is open at its beginning."""
+    size = stream.seek(0, io.SEEK_END)
+    stream.seek(0)
+    return size
+
+
+def _unpacked(entry: zipfile.ZipInfo) -> int:
+    """The bytes that reading an entry takes: none where it lies uncompressed and is mapped."""
+    return 0 if entry.compress_type == zipfile.ZIP_STORED else entry.file_size
+
+
+def _header(stream: IO[bytes], size: int) -> tuple[Shape, bool, np.dtype[Any]]:
+    """Shape, Fortran order and type of an array, from the beginning of its file of this size."""
+    begin = stream.tell()
     version = np.lib.format.read_magic(stream)
     if version == (1, 0):
         header = np.lib.format.read_array_header_1_0(stream)
@@ -182,6 +201,9 @@ def _header(stream: IO[bytes]) -> tuple[Shape, bool, np.dtype[Any]]:
         raise ValueError(f"its format {version[0]}.{version[1]} is for arrays with named fields")
     if header[2].hasobject:
         raise ValueError("it holds Python objects")
+    due, there = math.prod(header[0]) * header[2].itemsize, size - (stream.tell() - begin)
+    if min(header[0], default=0) < 0 or len(header[0]) > _MOST_AXES or due > there:
+        raise ValueError(f"its header announces {due} bytes of shape {header[0][:8]}, and {there} are there")
     return header
 
 
@@ -196,7 +218,7 @@ def _mapped(path: Path) -> dict[str, Array] | None:
             stream.seek(entry.header_offset)
             name_length, extra_length = _LOCAL_HEADER.unpack(stream.read(_LOCAL_HEADER.size))
             stream.seek(name_length + extra_length, io.SEEK_CUR)
-            shape, fortran, dtype = _header(stream)
+            shape, fortran, dtype = _header(stream, entry.file_size)
             offset, name = stream.tell(), entry.filename.removesuffix(".npy")
             if 0 in shape:
                 found[name] = np.zeros(shape, dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 MOST_PIXELS = 80_000_000
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM", "MPO")  # none that runs another program
+# What decoders raise for files that are damaged or made to be.
+_WRONG = (OSError, ValueError, SyntaxError, EOFError, TypeError, KeyError, IndexError, AttributeError,
+          OverflowError, RuntimeError, MemoryError, struct.error, zlib.error)  # fmt: skip
 _WIDE = 257  # 16 bits to 8: 65535 = 255 × 257
 
 
@@ -39,7 +44,7 @@ def open_picture(path: str | Path, mode: str = "RGB") -> Image.Image:
             upright.load()
     except package.Image.DecompressionBombError as error:
         raise _too_large(path) from error
-    except (OSError, ValueError, SyntaxError, EOFError, TypeError, KeyError, IndexError) as error:
+    except _WRONG as error:
         raise DataError(f"{path} can't be read as a picture: {error}.") from error
     return _converted(upright, mode, path)
 

@@ -89,11 +89,13 @@ def _data_set(folder: Path, specs: Specs) -> Sample:
 def read_tensor(path: Path) -> tuple[str, Array]:
     """The name and the values of a serialized tensor; one that points to another file is refused."""
     try:
+        if not path.is_file():
+            raise DataError(f"{path} can't be read as a tensor: it is no regular file.")
         proto = onnx.TensorProto.FromString(path.read_bytes())
         if proto.data_location == onnx.TensorProto.EXTERNAL:
             raise DataError(f"{path} keeps its values in another file; save the tensor with its values.")
         if proto.data_type == onnx.TensorProto.UNDEFINED:
             raise DataError(f"{path} can't be read as a tensor: it has no element type.")
         return proto.name, onnx.numpy_helper.to_array(proto)
-    except (DecodeError, ValueError, TypeError, OSError, KeyError) as error:
+    except (DecodeError, ValueError, TypeError, OSError, KeyError, OverflowError, MemoryError) as error:
         raise DataError(f"{path} can't be read as a tensor: {error}.") from error

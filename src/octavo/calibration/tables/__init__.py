@@ -25,6 +25,7 @@ from octavo.calibration.observers import MinMaxState
 from octavo.calibration.tables import flatbuffers, json, text
 from octavo.calibration.tables.checks import MOST_BYTES, checked
 from octavo.calibration.tables.clamps import within_clamps
+from octavo.core.bounded import read_bytes
 from octavo.core.stats import Range, Stats
 from octavo.errors import TableError
 from octavo.model import files, io
@@ -75,9 +76,7 @@ def load(path: str | Path, format: str | None = None) -> dict[str, Range]:
     """The ranges of a table; where the file holds only magnitudes, from minus to plus each."""
     found = _format(Path(path), format)
     try:
-        if Path(path).stat().st_size > MOST_BYTES:
-            raise TableError(f"{path} is larger than any calibration table ({MOST_BYTES >> 20} MiB at most).")
-        content = Path(path).read_bytes()
+        content = read_bytes(path, MOST_BYTES)
     except OSError as error:
         raise TableError(f"The table {path} can't be read: {error.strerror}.") from error
     try:

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.calibration.tables.checks import MOST_BYTES
+from octavo.core.bounded import read_bytes
 from octavo.core.stats import Range
 from octavo.errors import TableError
 from octavo.model import files
@@ -103,9 +104,7 @@ def save(cache: Cache, path: str | Path) -> Path:
 def load(path: str | Path) -> Cache:
     """Read a cache."""
     try:
-        if Path(path).stat().st_size > MOST_BYTES:
-            raise TableError(f"{path} is larger than any calibration cache ({MOST_BYTES >> 20} MiB at most).")
-        content = Path(path).read_bytes()
+        content = read_bytes(path, MOST_BYTES)
     except OSError as error:
         raise TableError(f"The calibration cache {path} can't be read: {error.strerror}.") from error
     try:

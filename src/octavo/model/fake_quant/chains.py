@@ -82,7 +82,7 @@ def _is_step(node: ir.Node | None) -> bool:
 
 
 def _operand(node: ir.Node) -> ir.Value | None:
-    """The one input of a step that is no constant, or the largest of constants: a weight; None where neither."""
+    """The one input of a step that is no constant, or the largest of constants, a weight; else None."""
     flowing = [v for v in node.inputs if v is not None and query.constant(v) is None]
     if not flowing:
         sizes = {v: tensor.size for v in node.inputs if v is not None and (tensor := query.constant(v))}
@@ -157,7 +157,8 @@ def _fits(node: ir.Node, before: Sequence[ir.Node], after: Sequence[ir.Node]) ->
     if len(long) > 1 or (long and rank is None):
         return None
     axis = long[0] + (rank or 0) - len(shape) if long else None
-    made = typed(*(part.reshape(-1) for part in parts), axis)
+    scales, zeros, lows, highs = (part.reshape(-1) for part in parts)
+    made = typed(scales, zeros, lows, highs, axis)
     if made is None:
         return None
     return FakeQuant(source, (result,), (*reversed(before), node, *after), *made)

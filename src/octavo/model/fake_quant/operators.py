@@ -64,7 +64,7 @@ def _affine(node: ir.Node, *, by_channel: bool) -> _Found | None:
 
 def _scaled(node: ir.Node) -> _Found | None:
     scale, zero = _given(node, 1, "scale"), _given(node, 2, "zero_point")
-    if scale is None or "scale" not in node.attributes and len(node.inputs) < 2:
+    if scale is None or ("scale" not in node.attributes and len(node.inputs) < 2):
         return None
     zero = np.zeros_like(scale) if zero is None else np.rint(zero)
     low, high = _integers(node)
@@ -115,7 +115,13 @@ def _levels(node: ir.Node) -> _Found | None:
         return None
     rank = query.rank(node.inputs[0]) or scale.ndim
     axis = long[0] + rank - scale.ndim if long else None
-    return scale.reshape(-1).astype(np.float32), np.rint(zero).reshape(-1), np.asarray(0), np.asarray(levels - 1), axis
+    return (
+        scale.reshape(-1).astype(np.float32),
+        np.rint(zero).reshape(-1),
+        np.asarray(0),
+        np.asarray(levels - 1),
+        axis,
+    )
 
 
 def _axis(node: ir.Node, axis: Array | None) -> int | None:

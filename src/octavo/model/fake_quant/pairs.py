@@ -21,7 +21,7 @@ def is_linear(node: ir.Node | None, op_type: str) -> bool:
 
 
 def pair(node: ir.Node) -> FakeQuant | None:
-    """The pair that starts at this QuantizeLinear, if all that read its integers make floats of them again."""
+    """The pair that starts at this QuantizeLinear, if all that read its integers make floats of them."""
     if not is_linear(node, "QuantizeLinear"):
         return None
     params, integers = _parameters(node), node.outputs[0]

@@ -68,11 +68,11 @@ class _Peeler:
                 self._activation(flowing)
         if self.left:
             self.out.notes.append(
-                f"{self.left} fake quantizations stay as they are: a reader sees the value both rounded and not"
+                f"{self.left} fake quantizations stay as they are: a reader sees both, rounded and not"
             )
         if self.out.clipped and not self.exact:
             self.out.notes.append(
-                f"{self.out.clipped} activations were trained on a part of their type's integers and use all now"
+                f"{self.out.clipped} activations were trained on a part of their type and use all of it now"
             )
         return self.out
 
@@ -121,7 +121,11 @@ class _Peeler:
             for what, end in (("lowest", low), ("highest", high))
         ]
         clip = self.edit.node(
-            "Clip", [source, *bounds], name=f"{base}_clipped", output=f"{base}_clipped", dtype=ir.DataType.FLOAT
+            "Clip",
+            [source, *bounds],
+            name=f"{base}_clipped",
+            output=f"{base}_clipped",
+            dtype=ir.DataType.FLOAT,
         )
         clip.outputs[0].shape = source.shape
         found.nodes[0].prepend(clip)

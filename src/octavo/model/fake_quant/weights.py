@@ -40,7 +40,7 @@ def content_of(found: FakeQuant) -> ir.LazyTensor:
 def moved_by(
     node: ir.Node, tensor: ir.TensorProtocol, params: QParams
 ) -> tuple[ir.TensorProtocol, QParams] | None:
-    """A weight after data movement, with its parameters; None where the node is none, or scales can't follow."""
+    """A weight after data movement, with its parameters; None where scales can't follow."""
     if node.domain or len(node.outputs) != 1 or node.outputs[0].is_graph_output():
         return None
     shape = tuple(int(d) for d in tensor.shape.numpy())

@@ -65,7 +65,9 @@ def fix_shapes(model: ir.Model, shapes: Sequence[tuple[str, Sequence[int]]]) -> 
     for name, dims in shapes:
         value = _named(model.graph.inputs, name, "input")
         if value.shape is not None and len(value.shape) != len(dims):
-            raise RecipeError(f"Input {name!r} has {len(value.shape)} dimensions, and the shape given has {len(dims)}.")
+            raise RecipeError(
+                f"Input {name!r} has {len(value.shape)} dimensions, and the shape given has {len(dims)}."
+            )
         for old, new in zip(value.shape or (), dims, strict=False):
             if isinstance(old, int) and old != new:
                 raise RecipeError(f"Input {name!r} has a dimension of {old}, which can't be made {new}.")
@@ -86,10 +88,14 @@ def _named(values: Sequence[ir.Value], name: str, what: str) -> ir.Value:
     for value in values:
         if value.name == name:
             return value
-    raise RecipeError(f"The model has no {what} {name!r}{closest(name, [v.name or '' for v in values]) or '.'}")
+    raise RecipeError(
+        f"The model has no {what} {name!r}{closest(name, [v.name or '' for v in values]) or '.'}"
+    )
 
 
 def _rank(value: ir.Value) -> int:
     if value.shape is None or len(value.shape) < 3:
-        raise RecipeError(f"{value.name!r} has no channels to put last: its shape is unknown, or has fewer than 3 axes.")
+        raise RecipeError(
+            f"{value.name!r} has no channels to put last: its shape is unknown, or has fewer than 3 axes."
+        )
     return len(value.shape)

@@ -124,6 +124,8 @@ def _merge(model: ir.Model, inferred: onnx.ModelProto) -> int:
 
 
 def _fill(value: ir.Value, found: onnx.TypeProto) -> bool:
+    if value.type is None and value.shape is None and found.HasField("tensor_type"):
+        return _fill_tensor(value, found.tensor_type)
     changed = False
     if value.type is None:
         value.type = ir.serde.deserialize_type_proto_for_type(found)
@@ -141,6 +143,17 @@ def _fill(value: ir.Value, found: onnx.TypeProto) -> bool:
         value.shape = ir.Shape(merged)
         changed = True
     return changed
+
+
+def _fill_tensor(value: ir.Value, found: onnx.TypeProto.Tensor) -> bool:
+    """The usual case, in short: nothing was known, and it is a tensor."""
+    value.type = ir.TensorType(ir.DataType(found.elem_type))
+    if found.HasField("shape"):
+        known = (dim.WhichOneof("value") for dim in found.shape.dim)
+        value.shape = ir.Shape(
+            [getattr(dim, kind) if kind else None for dim, kind in zip(found.shape.dim, known, strict=True)]
+        )
+    return True
 
 
 def _better(old: int | ir.SymbolicDim, new: int | ir.SymbolicDim) -> int | ir.SymbolicDim:

@@ -20,7 +20,7 @@ _BLOCKS_FIRST, _CHANNELS_FIRST = (0, 3, 5, 1, 2, 4), (0, 1, 3, 5, 2, 4)
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """The nodes, what they read, the size of a block, and the order of channels where it is not the usual one."""
+    """The nodes, what they read, the size of a block, and the order of channels if not the usual one."""
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
@@ -49,5 +49,7 @@ def space_to_depth(node: ir.Node) -> Blocks | None:
         return None
     order = None
     if perm == _CHANNELS_FIRST:
-        order = np.arange(channels * size * size).reshape(size * size, channels).T.reshape(-1).astype(np.int64)
+        order = (
+            np.arange(channels * size * size).reshape(size * size, channels).T.reshape(-1).astype(np.int64)
+        )
     return Blocks((first, node, last), x, size, order)

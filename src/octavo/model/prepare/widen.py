@@ -26,6 +26,8 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 def widen(model: ir.Model) -> int:
     """Make the body of a model float32, in place; returns how many tensors changed their type."""
+    if not _has_narrow(model):
+        return 0
     borders = _borders(model)
     kept = {node for node, _ in borders}
     types = {value: value.dtype for value in model.graph.outputs}
@@ -65,6 +67,35 @@ def store_narrow(model: ir.Model) -> int:
     if casts:
         model.graph.insert_before(model.graph[0], casts)
     return len(casts)
+
+
+def _has_narrow(model: ir.Model) -> bool:
+    """Whether there is anything to do, by a look at each value that costs next to nothing."""
+    for graph in query.graphs(model):
+        tensors = (v.const_value for v in graph.initializers.values())
+        if any(t is not None and t.dtype in NARROW for t in tensors):
+            return True
+        if any(_is_narrow(v.type) for v in graph.inputs):
+            return True
+    for node in query.nodes(model):
+        if node.attributes and any(map(_names_narrow, node.attributes.values())):
+            return True
+        if any(_is_narrow(v.type) for v in node.outputs):
+            return True
+    return False
+
+
+def _is_narrow(kind: ir.TypeProtocol | None) -> bool:
+    if kind is None:
+        return False
+    dtype = kind.dtype
+    return dtype is not WIDE and dtype in NARROW
+
+
+def _names_narrow(attribute: ir.Attr) -> bool:
+    if attribute.type == ir.AttributeType.TENSOR:
+        return not attribute.is_ref() and attribute.value.dtype in NARROW
+    return attribute.name in _TYPE_ATTRIBUTES and attribute.value in NARROW
 
 
 def _borders(model: ir.Model) -> list[tuple[ir.Node, ir.Value]]:

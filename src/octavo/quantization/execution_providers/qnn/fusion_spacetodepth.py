@@ -33,7 +33,9 @@ class FusionSpaceToDepth(Fusion):
         name, result = self.create_unique_node_name(), blocks.nodes[-1].outputs[0].name or ""
         made = result if blocks.order is None else f"{result}_blocks"
         self.nodes_to_add.append(
-            onnx.helper.make_node(self.fused_op_type, [blocks.x.name or ""], [made], name, blocksize=blocks.size)
+            onnx.helper.make_node(
+                self.fused_op_type, [blocks.x.name or ""], [made], name, blocksize=blocks.size
+            )
         )
         if blocks.order is not None:
             order = f"{name}_order"

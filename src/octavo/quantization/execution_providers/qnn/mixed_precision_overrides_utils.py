@@ -1,7 +1,8 @@
 """Mixed precision: a type that is asked for one tensor makes its neighbours convert.
 
-A node computes in one type. The node that makes a tensor with a type of its own, and those that read it, compute in
-that type: what else they read is converted for them, what they make has it, and is converted back for others.
+A node computes in one type. The node that makes a tensor with a type of its own, and those that read it,
+compute in that type: what else they read is converted for them, what they make has it, and is converted back
+for others.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ class MixedPrecisionTensorQuantOverridesFixer:
         if made == kind:
             kind, names = default, others
         elif others and made != default:
-            raise OptionError(f"Tensor {tensor!r} would have to be read in three types; let its readers agree.")
+            raise OptionError(
+                f"Tensor {tensor!r} would have to be read in three types; let its readers agree."
+            )
         if names and made != kind:
             raw: dict[str, object] = {}
             kind.save_to_dict(raw)
@@ -124,7 +127,9 @@ class MixedPrecisionTensorQuantOverridesFixer:
             return
         known, names = request.consumers
         if known != kind:
-            raise OptionError(f"Tensor {tensor!r} is wanted as {known.quant_type} and as {kind.quant_type}; choose one.")
+            raise OptionError(
+                f"Tensor {tensor!r} is wanted as {known.quant_type} and as {kind.quant_type}; choose one."
+            )
         names.add(node)
 
     def _computing(self, default: QuantTypeInfo) -> dict[str, QuantTypeInfo]:

@@ -39,8 +39,8 @@ def qnn_preprocess_model(
 ) -> bool:
     """Write the model with what QNN likes better; returns whether there was anything to change.
 
-    ``dynamic_input_shapes`` are pairs of an input's name and its shape, written ``"1,3,224,224"``. Attributes are
-    never stored outside of the model, whatever ``external_data_convert_attribute`` says.
+    ``dynamic_input_shapes`` are pairs of an input's name and its shape, written ``"1,3,224,224"``. Attributes
+    are never stored outside of the model, whatever ``external_data_convert_attribute`` says.
     """
     with as_stock():
         loaded = io.load(model_input)
@@ -59,7 +59,13 @@ def qnn_preprocess_model(
         written = io.load(model.model)
         remove_unused(written)
         if save_as_external_data:
-            _beside(written, model_output, external_data_location, external_data_size_threshold, all_tensors_to_one_file)
+            _beside(
+                written,
+                model_output,
+                external_data_location,
+                external_data_size_threshold,
+                all_tensors_to_one_file,
+            )
         else:
             io.save(written, model_output)
     return True
@@ -76,7 +82,9 @@ def _dims(name: str, text: str | Sequence[int]) -> list[int]:
     except ValueError:
         found = []
     if not found or min(found) < 1:
-        raise OptionError(f"The shape {text!r} of input {name!r} is no list of positive numbers; write '1,3,224,224'.")
+        raise OptionError(
+            f"The shape {text!r} of input {name!r} is no list of positive numbers; write '1,3,224,224'."
+        )
     return found
 
 
@@ -84,9 +92,15 @@ def _fused(model: ONNXModel, layer_norm: bool) -> bool:
     passes = [FusionGelu(model), FusionLpNormalization(model), FusionSpaceToDepth(model)]
     changed = [fusion.apply() for fusion in passes]
     if layer_norm:
-        version = next((entry.version for entry in model.opset_import() if entry.domain in ("", "ai.onnx")), 0)
+        version = next(
+            (entry.version for entry in model.opset_import() if entry.domain in ("", "ai.onnx")), 0
+        )
         if version < _LAYER_NORM:
-            _LOG.warning("LayerNormalization needs opset %d, and the model has %d; it was not fused.", _LAYER_NORM, version)
+            _LOG.warning(
+                "LayerNormalization needs opset %d, and the model has %d; it was not fused.",
+                _LAYER_NORM,
+                version,
+            )
         else:
             changed.append(FusionLayerNormalization(model).apply())
     return any(changed)

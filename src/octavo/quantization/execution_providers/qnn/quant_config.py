@@ -48,7 +48,7 @@ def get_qnn_qdq_config(
     op_types_to_quantize: list[str] | None = None,
     nodes_to_exclude: list[str] | None = None,
 ) -> StaticQuantConfig:
-    """A configuration for ``quantize`` that quantizes every operator but Cast; the overrides given stay as they are."""
+    """A configuration that quantizes every operator but Cast; the overrides given stay as they are."""
     model, external = proto_of(model_input)
     if weight_symmetric is None:
         weight_symmetric = weight_type in (QuantType.QInt8, QuantType.QInt16)
@@ -56,7 +56,13 @@ def get_qnn_qdq_config(
     if not overrides.empty() and add_qtype_converts:
         fixer = MixedPrecisionTensorQuantOverridesFixer.create_from_model(overrides, model, activation_type)
         fixer.apply(activation_type, activation_symmetric)
-    _by_operator(model, overrides, activation_type, {"quant_type": weight_type, "symmetric": weight_symmetric}, per_channel)
+    _by_operator(
+        model,
+        overrides,
+        activation_type,
+        {"quant_type": weight_type, "symmetric": weight_symmetric},
+        per_channel,
+    )
     wanted = set(op_types_to_quantize) if op_types_to_quantize else None
     present = sorted({node.op_type for node in model.graph.node})
     options = {
@@ -68,7 +74,10 @@ def get_qnn_qdq_config(
         "WeightSymmetric": weight_symmetric,
         "CalibStridedMinMax": stride,
     }
-    if _opset(model) < _NEWEST and ({activation_type, weight_type} | overrides.get_quant_types()) & {*_SIXTEEN, *_FOUR}:
+    if _opset(model) < _NEWEST and ({activation_type, weight_type} | overrides.get_quant_types()) & {
+        *_SIXTEEN,
+        *_FOUR,
+    }:
         options["UseQDQContribOps"] = True
     return StaticQuantConfig(
         calibration_data_reader,

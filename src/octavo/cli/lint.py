@@ -1,0 +1,57 @@
+"""``octavo lint``: what a target rejects, computes wrongly or runs slowly."""
+
+from __future__ import annotations
+
+import argparse
+
+from octavo.cli.console import Console
+from octavo.cli.paths import check_outputs, shown
+from octavo.cli.verb import Answer, Verb, as_json_text
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="the quantized ONNX model, by whatever tool")
+    parser.add_argument(
+        "--target",
+        metavar="NAME",
+        default="ort-cpu",
+        help="what it runs on (default: ort-cpu; see octavo targets)",
+    )
+    parser.add_argument(
+        "--fix", metavar="OUT", help="write a copy in which faults that can be mended exactly are mended"
+    )
+    parser.add_argument(
+        "--sarif", action="store_true", help="answer in SARIF 2.1.0 on standard output, for code scanning"
+    )
+
+
+def _run(options: argparse.Namespace, console: Console) -> Answer:
+    import octavo
+
+    check_outputs(options.model, {"--fix": options.fix})
+    found = octavo.lint(options.model, target=options.target, output=options.fix)
+    text = str(found)
+    if options.fix is not None:
+        text += f"\nwritten: {shown(options.fix)}"
+    if options.sarif:
+        return Answer(as_json_text(found.to_sarif()), found.to_sarif(), code=1 if found.errors else 0)
+    return Answer(text, found.to_dict(), code=1 if found.errors else 0)
+
+
+VERB = Verb(
+    name="lint",
+    summary="find what a target rejects, computes wrongly or runs slowly, and fix it",
+    description="""\
+Check a quantized model against the datasheet of a target: types, zero points,
+bias scales, channel axes, conversions that do not fuse, operators without a
+kernel. Each finding has a rule, a node, a consequence and a fix. Works on
+models of other tools. The exit code is 1 where an error is left.""",
+    examples=(
+        "octavo lint model.int8.onnx",
+        "octavo lint model.int8.onnx --target tensorrt",
+        "octavo lint model.int8.onnx --fix better.onnx",
+        "octavo lint model.int8.onnx --sarif",
+    ),
+    arguments=_arguments,
+    run=_run,
+)

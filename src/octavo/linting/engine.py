@@ -1,0 +1,81 @@
+"""Run the rules over a model, and mend what can be mended without changing results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+
+from octavo.errors import ModelError, OutputError
+from octavo.linting.finding import RULES, Finding, Severity
+from octavo.linting.report import Lint
+from octavo.linting.view import View
+from octavo.model import io, session
+from octavo.model.edit import Editor
+from octavo.model.normalize import normalize
+from octavo.model.prepare import shapes
+from octavo.model.scopes import remove_unused
+from octavo.targets import Target
+from octavo.targets import target as find_target
+
+_ROUNDS = 4  # a repair may uncover another fault
+
+
+def lint(
+    model: io.ModelSource,
+    *,
+    target: str | Target = "ort-cpu",
+    fix: bool = False,
+    output: str | Path | None = None,
+) -> Lint:
+    """Look for what a target rejects, computes wrongly or runs slowly in a quantized model, whoever made it.
+
+    With ``fix`` (or an ``output``) the faults that can be mended without changing results are, in a copy;
+    what is left is found again. With ``output`` that copy is checked and written.
+    """
+    sheet = find_target(target)
+    source = str(model) if isinstance(model, str | Path) else "the model in memory"
+    loaded = io.load(model)
+    normalize(loaded)
+    shapes.infer(loaded)
+    fixed = _mended(loaded, sheet) if fix or output is not None else []
+    found = Lint(loaded, source, sheet.name, _findings(View(loaded, sheet)), tuple(fixed))
+    if output is not None:
+        if fixed:
+            _check(loaded)
+        found.save(output)
+    return found
+
+
+def _findings(view: View) -> tuple[Finding, ...]:
+    """What all rules find, errors first; a node that a rule of its own explains is not called unfused too."""
+    found = [one for rule in RULES.values() for one in rule.findings(view)]
+    explained = {one.node for one in found if not RULES[one.rule].runs}
+    kept = [one for one in found if one.rule != "OCT602" or one.node not in explained]
+    return tuple(sorted(kept, key=lambda one: (list(Severity).index(one.severity), one.rule)))
+
+
+def _mended(model: ir.Model, target: Target) -> list[Finding]:
+    done: list[Finding] = []
+    for _ in range(_ROUNDS):
+        before = len(done)
+        for rule in RULES.values():
+            if rule.runs:
+                continue
+            for finding in rule.findings(View(model, target)):
+                if finding.repair is not None:
+                    finding.repair(Editor(model))
+                    done.append(finding)
+        remove_unused(model)
+        if len(done) == before:
+            break
+    model.ir_version = io.lowest_ir_version(model)
+    return done
+
+
+def _check(model: ir.Model) -> None:
+    """A fixed model that does not run is not handed over."""
+    try:
+        session.verify(model)
+    except ModelError as error:
+        raise OutputError(f"The fixed model failed its check and is not written: {error}") from error

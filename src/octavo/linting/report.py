@@ -1,0 +1,121 @@
+"""What lint found, as text, as plain data and as SARIF."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from octavo._version import __version__
+from octavo.linting.finding import RULES, Finding, Severity
+from octavo.model import io
+from octavo.reporting.text import clean, many
+
+_SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Lint:
+    """The findings for one model and target; ``fixed`` are those that are mended in ``model``."""
+
+    model: ir.Model
+    source: str
+    target: str
+    findings: tuple[Finding, ...]
+    fixed: tuple[Finding, ...] = ()
+
+    @property
+    def errors(self) -> int:
+        """How many findings are errors."""
+        return sum(one.severity is Severity.ERROR for one in self.findings)
+
+    @property
+    def rules(self) -> set[str]:
+        """The rules that found something."""
+        return {one.rule for one in self.findings}
+
+    def save(self, path: str | Path, *, external_data: bool | None = None) -> list[Path]:
+        """Write the model, with what was fixed."""
+        return io.save(self.model, path, external_data=external_data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "model": self.source,
+            "target": self.target,
+            "findings": [one.to_dict() for one in self.findings],
+            "fixed": [one.to_dict() for one in self.fixed],
+        }
+
+    def to_sarif(self) -> dict[str, Any]:
+        """A log in SARIF 2.1.0."""
+        used = sorted({one.rule for one in self.findings})
+        return {
+            "$schema": _SARIF,
+            "version": "2.1.0",
+            "runs": [
+                {
+                    "tool": {
+                        "driver": {
+                            "name": "octavo",
+                            "version": __version__,
+                            "rules": [_rule(name) for name in used],
+                        }
+                    },
+                    "results": [self._result(one, used) for one in self.findings],
+                }
+            ],
+        }
+
+    def _result(self, one: Finding, used: list[str]) -> dict[str, Any]:
+        return {
+            "ruleId": one.rule,
+            "ruleIndex": used.index(one.rule),
+            "level": one.severity.value,
+            "message": {"text": f"{one.node}: {one.consequence}. Fix: {one.fix}."},
+            "locations": [
+                {
+                    "physicalLocation": {"artifactLocation": {"uri": _uri(self.source)}},
+                    "logicalLocations": [{"name": one.node, "kind": "object"}],
+                }
+            ],
+            "properties": {"fixable": one.fixable, "target": self.target},
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{clean(self.source)} for {self.target}: {_counted(self.findings)}"]
+        for one in self.findings:
+            mark = " (--fix does it)" if one.fixable else ""
+            lines += [
+                f"  {one.rule} {one.severity.value:<8}{clean(one.node)}",
+                f"    {clean(one.consequence, 1000)}",
+                f"    fix: {clean(one.fix, 1000)}{mark}",
+            ]
+        if self.fixed:
+            counts = Counter(one.rule for one in self.fixed)
+            lines.append("fixed: " + ", ".join(f"{count} × {name}" for name, count in sorted(counts.items())))
+        return "\n".join(lines)
+
+
+def _counted(findings: tuple[Finding, ...]) -> str:
+    if not findings:
+        return "nothing found"
+    counts = Counter(one.severity for one in findings)
+    return ", ".join(many(counts[kind], kind.value) for kind in Severity if counts[kind])
+
+
+def _rule(name: str) -> dict[str, Any]:
+    found = RULES[name]
+    return {
+        "id": name,
+        "shortDescription": {"text": found.title},
+        "defaultConfiguration": {"level": found.severity.value},
+    }
+
+
+def _uri(source: str) -> str:
+    path = Path(source)
+    return path.as_uri() if path.is_absolute() else path.as_posix()

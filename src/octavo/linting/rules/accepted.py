@@ -1,0 +1,210 @@
+"""OCT5…: what the target's datasheet does not take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.core.recipe import Placement, Style
+from octavo.linting.finding import Fault, Severity, rule
+from octavo.linting.saturation import at_risk
+from octavo.linting.view import MS, View, dq_of, is_dq, is_q, is_stored, name
+from octavo.model import query
+from octavo.model.session import runtime_ir_limit, runtime_opset_limit
+from octavo.ops import Act, Kind, Weight, rule_of
+
+_ERROR, _WARNING = Severity.ERROR, Severity.WARNING
+_INTEGER = frozenset({"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"})
+
+_WEIGHT = {
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
+    **dict.fromkeys(("ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"), 1),
+}
+
+
+def _readers_roles(node: ir.Node) -> Iterator[tuple[ir.Node, object]]:
+    """Who reads a conversion's result, and as what."""
+    for reader, index in node.outputs[0].uses():
+        found = rule_of(reader)
+        yield reader, found.role(index) if found is not None else None
+
+
+@rule("OCT501", _ERROR, "A zero point is not zero where the target is symmetric")
+def asymmetric(view: View) -> Iterator[Fault]:
+    """TensorRT takes zero point 0 alone; OpenVINO for weights."""
+    target = view.target
+    for node in view.conversions:
+        weight = is_dq(node) and is_stored(node)
+        must = target.symmetric_weights if weight else target.symmetric_activations
+        params = view.params(node)
+        if must and params.qtype is not None and params.qtype.bits < 32 and np.any(params.zeros):
+            yield Fault(
+                name(node),
+                f"its zero point is not 0, and target {target.name} is symmetric: it refuses the model",
+                "quantize symmetrically: octavo quantize --target " + target.name,
+            )
+
+
+@rule("OCT502", _ERROR, "A type is not among those that the target takes")
+def refused_type(view: View) -> Iterator[Fault]:
+    """Activations and weights have types that the datasheet lists."""
+    target = view.target
+    for node in view.conversions:
+        kind = view.params(node).qtype
+        weight = is_dq(node) and is_stored(node)
+        if kind is None or kind.bits == 32 or (is_dq(node) and not weight):
+            continue
+        as_weight = weight and any(isinstance(role, Weight) for _, role in _readers_roles(node))
+        legal = target.weight_types if weight and as_weight else target.activation_types
+        if weight and not as_weight:
+            legal = (*target.activation_types, *target.weight_types)
+        if is_q(node) and query.constant(node.inputs[0]) is not None:
+            legal = target.weight_types
+        if kind.name not in legal:
+            yield Fault(
+                name(node),
+                f"target {target.name} takes no {kind} here, only {', '.join(legal) or 'float'}",
+                "quantize for it: octavo quantize --target " + target.name,
+            )
+
+
+@rule("OCT503", _ERROR, "An operator does not take the type that it reads")
+def refused_operand(view: View) -> Iterator[Fault]:
+    """Some operators take fewer types than the target does."""
+    for node in view.nodes:
+        legal = view.target.op_types.get(node.op_type)
+        before = dq_of(node.inputs[0]) if legal is not None and node.inputs else None
+        kind = view.params(before).qtype if before is not None else None
+        if legal is not None and kind is not None and kind.name not in legal:
+            yield Fault(
+                name(node),
+                f"target {view.target.name} has no {node.op_type} for {kind}: it runs elsewhere, or not",
+                f"quantize its input as {' or '.join(legal)}",
+            )
+
+
+@rule("OCT504", _ERROR, "A quantized operator is spelled in a style that the target does not take")
+def refused_style(view: View) -> Iterator[Fault]:
+    """QLinear… and …Integer operators are ONNX Runtime's affair, mostly."""
+    target = view.target
+    for node in view.nodes:
+        op = node.op_type
+        style = Style.INTEGER if op in _INTEGER else Style.QOPERATOR if op.startswith("QLinear") else None
+        foreign = (
+            node.domain == MS and not target.contrib and op not in ("QuantizeLinear", "DequantizeLinear")
+        )
+        if (style is not None and style not in target.styles) or foreign:
+            yield Fault(
+                name(node),
+                f"target {target.name} does not take {op}: it refuses the model",
+                "quantize in the qdq style: octavo quantize --target " + target.name,
+            )
+
+
+@rule("OCT505", _ERROR, "A weight has scales per channel or block that the target does not take")
+def refused_granularity(view: View) -> Iterator[Fault]:
+    """QNN takes scales per channel in convolutions alone."""
+    target = view.target
+    for product in view.products:
+        if product.w is None or not is_stored(product.w):
+            continue
+        params, op = view.params(product.w), product.node.op_type
+        if params.scale is None or params.per_tensor:
+            continue
+        blocks = target.block_ops is not None and op not in target.block_ops
+        bad = blocks if params.block else not target.takes_channels(op)
+        if bad or (params.block and "block" not in target.granularities):
+            what = "block" if params.block else "channel"
+            yield Fault(
+                name(product.node),
+                f"target {target.name} takes no scales per {what} in {op}",
+                "use one scale for its weight",
+            )
+
+
+@rule("OCT506", _ERROR, "An operator is quantized that the target takes in float alone")
+def refused_operator(view: View) -> Iterator[Fault]:
+    """Operators that the datasheet refuses."""
+    for node in view.nodes:
+        reason = view.target.refuses.get(node.op_type)
+        if reason is not None and any(dq_of(value) is not None for value in node.inputs[:2]):
+            yield Fault(name(node), reason, "leave it float: --exclude op:" + node.op_type)
+
+
+@rule("OCT507", _WARNING, "An operator reads quantized tensors and gives a float one")
+def half_quantized(view: View) -> Iterator[Fault]:
+    """Where every operator has to be quantized, one that is so in part runs on the CPU."""
+    if view.target.static_recipe.placement is not Placement.EVERYWHERE:
+        return
+    for node in view.nodes:
+        found = rule_of(node)
+        if found is None or found.kind in (Kind.CLAMP, Kind.LOOKUP) or not node.outputs or not node.inputs:
+            continue
+        acts = [v for i, v in enumerate(node.inputs) if v is not None and isinstance(found.role(i), Act)]
+        moving = [v for v in acts if query.constant(v) is None and not is_stored(dq_of(v))]
+        if not any(dq_of(value) is not None for value in moving):
+            continue
+        behind = node.outputs[0].consumers()
+        if len(behind) == 1 and behind[0].op_type in ("Relu", "Clip"):
+            behind = behind[0].outputs[0].consumers()
+        whole = all(dq_of(value) is not None for value in moving)
+        if not whole or (query.is_float(node.outputs[0]) and not any(is_q(one) for one in behind)):
+            yield Fault(
+                name(node),
+                f"target {view.target.name} runs it on the CPU: not all that it reads and gives is quantized",
+                "quantize its inputs and outputs: placement everywhere",
+            )
+
+
+@rule("OCT508", _ERROR, "The opset or IR version is newer than the target loads")
+def too_new_model(view: View) -> Iterator[Fault]:
+    """A runtime loads opsets up to its own."""
+    newest = min(view.target.newest_opset or runtime_opset_limit(), runtime_opset_limit())
+    place = view.model.graph.name or "graph"
+    if view.opset > newest:
+        yield Fault(
+            place,
+            f"opset {view.opset}, and target {view.target.name} loads up to {newest}",
+            f"export the model with opset {newest} or older",
+        )
+    limit = runtime_ir_limit()
+    if (view.model.ir_version or 0) > limit:
+        yield Fault(
+            place,
+            f"IR version {view.model.ir_version}, and the installed runtime loads up to {limit}",
+            "save it again: the lowest version that the model needs is written",
+            lambda edit: None,
+        )
+
+
+@rule("OCT509", _WARNING, "Products may saturate in 16 bits")
+def saturation(view: View) -> Iterator[Fault]:
+    """Without VNNI, x86 adds pairs of uint8 × int8 products in 16 bits."""
+    if not view.target.saturates:
+        return
+    for node, value in _multiplied(view):
+        tensor = query.constant(value)
+        if tensor is None or tensor.dtype is not ir.DataType.INT8:
+            continue
+        share = at_risk(np.asarray(tensor.numpy()), node)
+        if share > 0.0:
+            yield Fault(
+                name(node),
+                f"{share:.2%} of its pairs of weights exceed 16 bits with large inputs: on a CPU without VNNI"
+                " results are cut off silently",
+                "quantize weights in 7 bits (reduce_range), or as uint8",
+            )
+
+
+def _multiplied(view: View) -> Iterator[tuple[ir.Node, ir.Value | None]]:
+    """Products of 8-bit activations, and the integers of their weights."""
+    for product in view.products:
+        kind = view.params(product.x).qtype if product.x is not None else None
+        if product.w is not None and kind is not None and kind.bits == 8 and not kind.is_float:
+            yield product.node, product.w.inputs[0]
+    for node in view.nodes:
+        index = _WEIGHT.get(node.op_type)
+        if index is not None and len(node.inputs) > index:
+            yield node, node.inputs[index]

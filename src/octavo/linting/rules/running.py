@@ -1,0 +1,75 @@
+"""OCT6…: what the installed runtime makes of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from octavo.linting.finding import Fault, Severity, rule
+from octavo.linting.view import View
+from octavo.model.fusion import Between, between
+
+_WEIGHTED = {
+    "Conv": 1,
+    "FusedConv": 1,
+    "ConvTranspose": 1,
+    "Gemm": 1,
+    "FusedGemm": 1,
+    "MatMul": 1,
+    "FusedMatMul": 1,
+}
+
+
+@rule("OCT601", Severity.ERROR, "The runtime does not load the model", runs=True)
+def does_not_load(view: View) -> Iterator[Fault]:
+    """Nothing else can be said of such a model."""
+    found = view.running
+    if isinstance(found, str):
+        yield Fault(view.model.graph.name or "graph", found, "mend what the runtime names")
+
+
+@rule("OCT602", Severity.WARNING, "An operator between conversions runs in float", runs=True)
+def unfused(view: View) -> Iterator[Fault]:
+    """The graph that runs still has float operators fed by DequantizeLinear."""
+    found = view.running
+    if isinstance(found, str) or not view.target.kernels:
+        return
+    known = {node.name for node in view.nodes}
+    constant = {tensor.name for tensor in found.initializer}
+    for part in between(found):
+        if not (_slowed(part, constant) or _is_between(part, view, known)):
+            continue
+        yield Fault(
+            _origin(part.node.name or part.node.output[0], known),
+            f"{part.node.op_type} runs in float with conversions around it, slower than before quantization",
+            "quantize its input, weight, int32 bias and output as the target's sheet says, or leave it float",
+        )
+
+
+def _slowed(part: Between, constant: set[str]) -> bool:
+    """A product whose stored weight is dequantized at each run."""
+    index = _WEIGHTED.get(part.node.op_type)
+    if index is None or len(part.node.input) <= index:
+        return False
+    return any(
+        dq.output[0] == part.node.input[index] and dq.input[0] in constant and _is_activation(part, constant)
+        for dq in part.before
+    )
+
+
+def _is_activation(part: Between, constant: set[str]) -> bool:
+    """Whether a quantized activation is read beside the weight: weights alone are meant to be float here."""
+    return any(dq.input[0] not in constant for dq in part.before)
+
+
+def _is_between(part: Between, view: View, known: set[str | None]) -> bool:
+    """A float operator with quantized values on either side, which the target's sheet has a kernel for."""
+    op = part.node.op_type
+    listed = op in view.target.kernels
+    return bool(part.after) and part.node.name in known and listed and op not in view.target.stays_float
+
+
+def _origin(name: str, known: set[str | None]) -> str:
+    """The node's name in the model that was read, where the runtime has renamed it."""
+    while name not in known and "/" in name:
+        name = name.rpartition("/")[0]
+    return name

@@ -1,0 +1,217 @@
+"""What a model's protobuf has to fulfil before anything is made of it: sizes, names, depth, references.
+
+Nothing here reads a weight or allocates for one; a model that fails is refused with the place of the fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto
+
+from octavo.errors import ModelError
+from octavo.model.tensors import byte_size
+from octavo.model.wire import Stretch
+
+MOST_NODES = 500_000
+_DEEPEST = 64
+_LARGEST_TENSOR = 1 << 44
+_MOST_DIGITS = 20
+_TYPED_FIELDS: dict[str, frozenset[int]] = {
+    "float_data": frozenset({TensorProto.FLOAT, TensorProto.COMPLEX64}),
+    "double_data": frozenset({TensorProto.DOUBLE, TensorProto.COMPLEX128}),
+    "int64_data": frozenset({TensorProto.INT64}),
+    "uint64_data": frozenset({TensorProto.UINT64, TensorProto.UINT32}),
+    "string_data": frozenset({TensorProto.STRING}),
+}
+_OTHER_FIELD = "int32_data"  # every narrower type
+
+
+def check_model(proto: onnx.ModelProto, where: str, apart: Mapping[str, Stretch]) -> Mapping[str, str]:
+    """Refuse what is damaged or without bounds; gives the checksums that weights name, by location.
+
+    ``apart`` are the initializers whose content was left in the file, and where it lies.
+    """
+    if not proto.HasField("graph") or (not proto.ir_version and not proto.opset_import):
+        raise ModelError(f"{where} is no ONNX model: it holds no graph; check that this is the right file.")
+    for entry in proto.opset_import:
+        if not 0 < entry.version < 1 << 31:
+            raise ModelError(f"{where} imports the impossible opset version {entry.version}.")
+    walk = _Walk(where)
+    walk.graph(proto.graph, apart)
+    for function in proto.functions:
+        walk.count(len(function.node))
+        walk.nodes(function.node, 0)
+    return walk.checksums
+
+
+@dataclass
+class _Walk:
+    """A walk over graphs, subgraphs and functions, which counts what it has seen."""
+
+    where: str
+    seen: int = 0
+    checksums: dict[str, str] = field(default_factory=dict)
+
+    def graph(self, graph: onnx.GraphProto, apart: Mapping[str, Stretch], depth: int = 0) -> None:
+        """A graph and what is inside its nodes."""
+        if depth > _DEEPEST:
+            raise ModelError(f"{self.where}: subgraphs are nested more than {_DEEPEST} deep.")
+        self.count(len(graph.node))
+        _check_names(graph, self.where)
+        for tensor in graph.initializer:
+            stretch = apart.get(tensor.name)
+            self.tensor(tensor, "", stretch.length if stretch is not None else None)
+        self.nodes(graph.node, depth)
+
+    def count(self, nodes: int) -> None:
+        """Take note of further nodes, before any of them is looked at."""
+        self.seen += nodes
+        if self.seen > MOST_NODES:
+            raise ModelError(f"{self.where} has more than {MOST_NODES} nodes, the most that are read.")
+
+    def nodes(self, nodes: Iterable[onnx.NodeProto], depth: int) -> None:
+        """Nodes with all of their attributes."""
+        for node in nodes:
+            _check_text(node, self.where)
+            for attribute in node.attribute:
+                self.attribute(attribute, f"of node {node.name or node.op_type!r}", depth)
+
+    def attribute(self, attribute: onnx.AttributeProto, place: str, depth: int) -> None:
+        """A tensor, several, or a graph, wherever an attribute holds one."""
+        if attribute.HasField("t") or attribute.type == onnx.AttributeProto.TENSOR:
+            self.tensor(attribute.t, place)
+        for tensor in attribute.tensors:
+            if tensor.data_location == TensorProto.EXTERNAL:
+                raise ModelError(
+                    f"{self.where}: the list {attribute.name!r} {place} keeps a tensor in another file, which "
+                    "is not supported; store it in the model."
+                )
+            self.tensor(tensor, place)
+        if attribute.HasField("g"):
+            self.graph(attribute.g, {}, depth + 1)
+        for inner in attribute.graphs:
+            self.graph(inner, {}, depth + 1)
+
+    def tensor(self, tensor: onnx.TensorProto, place: str, apart: int | None = None) -> None:
+        """A tensor: exactly one place for its content, and as much there as type and shape say."""
+        name = f"The tensor {tensor.name!r} {place}".rstrip()
+        if tensor.HasField("segment"):
+            raise ModelError(f"{name} is stored in segments, which is not supported.")
+        dtype, shape = _dims(tensor, name)
+        filled = [one for one in (*_TYPED_FIELDS, _OTHER_FIELD) if len(getattr(tensor, one))]
+        raw = len(tensor.raw_data) if tensor.HasField("raw_data") else apart
+        if raw is not None:
+            filled.append("raw_data")
+        if tensor.data_location == TensorProto.EXTERNAL:
+            filled.append("external data")
+        if len(filled) > 1:
+            raise ModelError(f"{name} holds {' and '.join(filled)} at once; the model is damaged.")
+        if tensor.data_location == TensorProto.EXTERNAL:
+            self._reference(tensor, name)
+        elif raw is not None:
+            _check_size(dtype, shape, raw, name)
+        else:
+            _check_typed(tensor, (dtype, shape), filled, name)
+
+    def _reference(self, tensor: onnx.TensorProto, name: str) -> None:
+        """What a tensor says of the file that its content lies in."""
+        for entry in tensor.external_data:
+            plain = entry.value.isascii() and entry.value.isdigit() and len(entry.value) <= _MOST_DIGITS
+            if entry.key in ("offset", "length") and not plain:
+                raise ModelError(
+                    f"{name} lies in an external file at the {entry.key} {entry.value[:40]!r}, which is no "
+                    "number of bytes; the model is damaged."
+                )
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if entries.get("checksum"):
+            self.checksums[entries.get("location", "")] = entries["checksum"]
+
+
+def _check_names(graph: onnx.GraphProto, where: str) -> None:
+    """Refuse what is sparse, what is no text, and names that are defined twice."""
+    if graph.sparse_initializer:
+        raise ModelError(
+            f"{where} holds sparse weights ({graph.sparse_initializer[0].values.name!r}), which are not "
+            "supported; store them dense."
+        )
+    for named in (*graph.initializer, *graph.input, *graph.output):
+        if not isinstance(named.name, str):
+            raise ModelError(f"{where} is damaged: a tensor has the name {named.name!r}.")
+    names = Counter(tensor.name for tensor in graph.initializer)
+    _refuse_twice(names, f"{where}: the initializer")
+    _refuse_twice(Counter(value.name for value in graph.input), f"{where}: the graph input")
+    outputs = Counter(name for node in graph.node for name in node.output if name)
+    _refuse_twice(outputs, f"{where}: the tensor")
+    defined = next((name for name in outputs if name in names), None)
+    if defined is not None:
+        raise ModelError(f"{where}: the tensor {defined!r} is an initializer and a node's output at once.")
+    if "" in names:
+        raise ModelError(f"{where} has an initializer without a name.")
+
+
+def _check_text(node: onnx.NodeProto, where: str) -> None:
+    """Refuse names that are no text: protobuf hands over as bytes what it can't decode."""
+    for text in _texts(node):
+        if not isinstance(text, str):
+            raise ModelError(f"{where} is damaged: a {node.op_type!r} node has the name {text!r}.")
+
+
+def _texts(node: onnx.NodeProto) -> Iterator[object]:
+    yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+
+
+def _refuse_twice(names: Counter[str], what: str) -> None:
+    if names and len(names) != names.total():
+        name = next(name for name, count in names.items() if count > 1)
+        raise ModelError(f"{what} {name!r} is defined twice; give each definition a name of its own.")
+
+
+def _dims(tensor: onnx.TensorProto, name: str) -> tuple[ir.DataType, tuple[int, ...]]:
+    try:
+        dtype = ir.DataType(tensor.data_type)
+    except ValueError as error:
+        raise ModelError(f"{name} has the unknown element type {tensor.data_type}.") from error
+    shape = tuple(tensor.dims)
+    if dtype == ir.DataType.UNDEFINED or any(dim < 0 for dim in shape) or len(shape) > 64:
+        raise ModelError(f"{name} has an impossible type or shape: {dtype}, {list(shape[:64])}.")
+    width = ir.DataType.UINT8 if dtype == ir.DataType.STRING else dtype
+    if byte_size(width, tuple(max(dim, 1) for dim in shape)) > _LARGEST_TENSOR:
+        raise ModelError(f"{name} has the impossible size {list(shape)}.")
+    return dtype, shape
+
+
+def _check_size(dtype: ir.DataType, shape: tuple[int, ...], length: int, name: str) -> None:
+    if dtype == ir.DataType.STRING:
+        raise ModelError(f"{name} holds texts as raw bytes, which ONNX does not know; the model is damaged.")
+    if byte_size(dtype, shape) != length:
+        raise ModelError(
+            f"{name} of type {dtype} and shape {list(shape)} holds {length} bytes where "
+            f"{byte_size(dtype, shape)} are due; the model is damaged."
+        )
+
+
+def _check_typed(
+    tensor: onnx.TensorProto, kind: tuple[ir.DataType, tuple[int, ...]], filled: list[str], name: str
+) -> None:
+    """Typed fields hold one entry per element, two for complex numbers, packed bytes for sub-byte types."""
+    dtype, shape = kind
+    due_field = next((one for one, types in _TYPED_FIELDS.items() if tensor.data_type in types), _OTHER_FIELD)
+    if filled and filled != [due_field]:
+        raise ModelError(f"{name} holds {filled[0]} where {due_field} is due; the model is damaged.")
+    count = len(getattr(tensor, due_field))
+    elements = byte_size(ir.DataType.UINT8, shape)
+    due = {elements}
+    if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+        due = {2 * elements}
+    elif dtype != ir.DataType.STRING and dtype.bitwidth < 8:
+        due = {byte_size(dtype, shape), elements}
+    if count not in due:
+        raise ModelError(
+            f"{name} of shape {list(shape)} holds {count} elements where {max(due)} are due; the model is "
+            "damaged."
+        )

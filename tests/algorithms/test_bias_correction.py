@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders import model, node, tensor
+from quantizing import run
+
+import octavo
+
+from .nets import conv_chain, pictures
+from .stepping import EVERYWHERE, PER_TENSOR, error
+
+FRESH = pictures(6, seed=7)
+
+
+def shift(proto: object, recipe: octavo.Recipe, samples: list[dict[str, np.ndarray]]) -> float:
+    """The mean shift of the quantized model's output channels, squared."""
+    result = octavo.quantize(proto, samples, recipe=recipe)  # type: ignore[arg-type]
+    off = [run(result, f, optimize=False)["y"].astype(np.float64) - run(proto, f)["y"] for f in samples]  # type: ignore[arg-type]
+    return float((np.mean(off, axis=(0, 1, 3, 4)) ** 2).mean())
+
+
+def positive(samples: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    return [{"x": np.abs(f["x"]) + 1} for f in samples]
+
+
+@pytest.mark.parametrize("step", ["bias-correction", "bias-correction:sequential"])
+def test_the_mean_shift_goes(step: str) -> None:
+    proto, samples = conv_chain("Relu"), positive(pictures())
+    plain = shift(proto, PER_TENSOR, samples)
+    assert shift(proto, PER_TENSOR.but(steps=(step,)), samples) < 0.2 * plain
+
+
+def test_the_sequential_form_takes_out_more() -> None:
+    proto, samples = conv_chain("Relu"), positive(pictures())
+    once = shift(proto, PER_TENSOR.but(steps=("bias-correction",)), samples)
+    again = shift(proto, PER_TENSOR.but(steps=("bias-correction:sequential",)), samples)
+    assert again < 0.5 * once
+
+
+def test_the_error_of_the_quantized_model_falls() -> None:
+    proto, samples, fresh = conv_chain("Relu"), positive(pictures()), positive(FRESH)
+    plain = error(proto, samples, fresh, PER_TENSOR)
+    assert error(proto, samples, fresh, PER_TENSOR.but(steps=("bias-correction",))) < 0.8 * plain
+
+
+def test_the_bias_takes_the_shift_that_weights_and_means_give() -> None:
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((16, 8, 1, 1)).astype(np.float32)
+    w[0, 0] = 20  # one scale for all is coarse
+    arrays = {"w": w, "b": np.zeros(16, np.float32)}
+    proto = model(
+        [node("Conv", ["x", "w", "b"], ["y"], "conv")],
+        [tensor("x", [1, 8, 10, 10])],
+        [tensor("y", [1, 16, 10, 10])],
+        arrays,
+    )
+    samples = positive(pictures())
+    result = octavo.quantize(proto, samples, recipe=PER_TENSOR.but(steps=("bias-correction",)))
+    scale = 20 / 127
+    mean = np.mean([f["x"].astype(np.float64) for f in samples], axis=(0, 1, 3, 4))
+    rounded = np.rint(w[:, :, 0, 0].astype(np.float64) / scale) * scale
+    expected = -(rounded - w[:, :, 0, 0]) @ mean
+    stored = next(v for n, v in result.model.graph.initializers.items() if n.startswith("b_"))
+    key = next(k for k in result.params if k.tensor == "b")
+    found = stored.const_value.numpy() * result.params[key].scale.astype(np.float64)  # type: ignore[union-attr]
+    np.testing.assert_allclose(found, expected, atol=0.002)  # the bias is an integer, too
+
+
+def test_a_convolution_without_a_bias_gets_one() -> None:
+    proto = conv_chain("Relu", decades=0.5)
+    for one in proto.graph.node:
+        if one.op_type == "Conv":
+            del one.input[2]
+    result = octavo.quantize(proto, positive(pictures()), recipe=PER_TENSOR.but(steps=("bias-correction",)))
+    (report,) = result.steps
+    assert len(report.changed) == 3
+    plain = octavo.quantize(proto, positive(pictures()), recipe=PER_TENSOR)
+    assert op_counts(result)["Conv"] == op_counts(plain)["Conv"]
+    assert op_counts(result).get("Add", 0) == 0
+
+
+def op_counts(result: octavo.Result) -> dict[str, int]:
+    names = [n.op_type for n in result.model.graph]
+    return {name: names.count(name) for name in names}
+
+
+def test_a_product_without_a_bias_is_left_alone() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"w": rng.standard_normal((8, 4)).astype(np.float32)}
+    proto = model(
+        [node("MatMul", ["x", "w"], ["y"], "m")], [tensor("x", ["n", 8])], [tensor("y", ["n", 4])], arrays
+    )
+    data = [{"x": rng.standard_normal((4, 8)).astype(np.float32)}]
+    result = octavo.quantize(proto, data, recipe=EVERYWHERE.but(steps=("bias-correction",)))
+    assert [(r.layer, r.reason) for r in result.steps[0].refused] == [("m", "it has no bias")]

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from builders import model, node, tensor
+from quantizing import run
+
+import octavo
+from octavo import calibration, pipeline
+from octavo.algorithms.feedback import Grid, fed_back, nearest, upper_factor
+from octavo.algorithms.inputs import Inputs, inputs_of
+from octavo.algorithms.layers import Layer, layer_of
+from octavo.algorithms.probes import Wishes, probed
+from octavo.core.qtypes import INT4
+from octavo.model import io
+
+from .nets import conv_chain, pictures
+from .stepping import EVERYWHERE, PER_TENSOR, error
+
+FRESH = pictures(4, seed=7)
+
+
+def correlated(rows: int, size: int, seed: int = 0) -> np.ndarray:
+    """Vectors whose entries go together."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((rows, size)) @ rng.standard_normal((size, size)) * 0.3 + 0.5
+
+
+def test_feedback_makes_less_error_than_rounding_to_nearest() -> None:
+    x = correlated(500, 24)
+    w = np.random.default_rng(1).standard_normal((1, 10, 24))
+    grid = Grid(np.abs(w).max(axis=2, keepdims=True) / 7, np.zeros((1, 10, 1)), -7, 7)
+    gram = (x.T @ x / len(x))[None]
+    fed = fed_back(w, grid, upper_factor(gram + 0.01 * np.eye(24)))
+    plain = np.mean((x @ (nearest(w, grid) - w)[0].T) ** 2)
+    assert np.mean((x @ (fed - w)[0].T) ** 2) < 0.7 * plain
+    steps = fed / grid.scale
+    np.testing.assert_allclose(steps, np.rint(steps), atol=1e-9)
+    assert np.abs(steps).max() < 7.01
+
+
+def test_feedback_in_blocks_of_columns_is_the_plain_recursion() -> None:
+    x = correlated(900, 150)
+    w = np.random.default_rng(1).standard_normal((1, 4, 150))
+    grid = Grid(np.full((1, 4, 1), 0.2), np.zeros((1, 4, 1)), -15, 15)
+    upper = upper_factor((x.T @ x / len(x))[None] + np.eye(150))
+    work, expected = w[0].copy(), np.empty((4, 150))
+    for j in range(150):
+        expected[:, j] = np.clip(np.rint(work[:, j] / 0.2), -15, 15) * 0.2
+        work[:, j + 1 :] -= np.outer((work[:, j] - expected[:, j]) / upper[0, j, j], upper[0, j, j + 1 :])
+    np.testing.assert_allclose(fed_back(w, grid, upper)[0], expected, atol=1e-9)
+
+
+def test_the_error_of_weights_is_that_of_the_outputs() -> None:
+    x = correlated(300, 6)
+    delta = np.random.default_rng(2).standard_normal((1, 3, 6))
+    moments = Inputs(300, x.mean(0)[None], (x**2).mean(0)[None], (x.T @ x / 300)[None])
+    np.testing.assert_allclose(moments.error(delta)[0], ((x @ delta[0].T) ** 2).mean(0))
+
+
+@pytest.mark.parametrize("group, strides, pads", [(1, 1, 0), (2, 2, 1), (8, 1, 1), (4, 2, 0)])
+def test_moments_of_a_convolution_are_those_of_its_patches(group: int, strides: int, pads: int) -> None:
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((8, 8 // group, 3, 3)).astype(np.float32)
+    conv = node("Conv", ["x", "w"], ["y"], "conv", group=group, strides=[strides] * 2, pads=[pads] * 4)
+    proto = model([conv], [tensor("x", [1, 8, 10, 10])], [tensor("y", None)], {"w": w})
+    found = moments_of(proto, "conv", pictures(3))
+    assert found is not None and found.gram is not None
+    squares = np.mean([run(proto, f)["y"].astype(np.float64) ** 2 for f in pictures(3)], axis=(0, 1, 3, 4))
+    rows = w.astype(np.float64).reshape(group, 8 // group, -1)
+    np.testing.assert_allclose(found.error(rows).reshape(-1), squares, rtol=1e-4)
+    means = np.mean([run(proto, f)["y"].astype(np.float64) for f in pictures(3)], axis=(0, 1, 3, 4))
+    np.testing.assert_allclose(np.einsum("gok,gk->go", rows, found.mean).reshape(-1), means, atol=1e-5)
+
+
+def moments_of(proto: onnx.ModelProto, name: str, samples: list[dict[str, np.ndarray]]) -> Inputs | None:
+    loaded = io.load(proto)
+    pipeline.ready(loaded, 17, None)
+    layer = next(found for n in loaded.graph if n.name == name and isinstance(found := layer_of(n), Layer))
+    wishes = Wishes()
+    wishes.moments_of([layer], gram=True)
+    before = io.to_bytes(loaded)
+    with probed(loaded, wishes) as needs:
+        stats = calibration.collect(loaded, needs, samples)
+    assert io.to_bytes(loaded) == before
+    return inputs_of(layer, stats)
+
+
+@pytest.mark.parametrize("recipe", [EVERYWHERE, PER_TENSOR], ids=["per-channel", "per-tensor"])
+def test_the_error_of_the_quantized_model_falls(recipe: octavo.Recipe) -> None:
+    proto, samples = conv_chain("Relu", decades=1.0), pictures(16)
+    four = recipe.but(weights=recipe.weights.but(qtype=INT4))
+    assert error(proto, samples, FRESH, four.but(steps=("rounding",))) < 0.8 * error(
+        proto, samples, FRESH, four
+    )
+
+
+def test_the_same_weights_take_the_same_room() -> None:
+    proto = conv_chain("Relu")
+    plain = octavo.quantize(proto, pictures(), recipe=EVERYWHERE)
+    result = octavo.quantize(proto, pictures(), recipe=EVERYWHERE.but(steps=("rounding",)))
+    assert result.bytes == plain.bytes
+    assert [n.op_type for n in result.model.graph] == [n.op_type for n in plain.model.graph]
+    (report,) = result.steps
+    assert report.changed and all(change.after < change.before for change in report.changed)
+
+
+def test_linear_layers_are_rounded_too() -> None:
+    rng = np.random.default_rng(4)
+    x = correlated(64, 40).astype(np.float32)
+    arrays = {"w": rng.standard_normal((40, 24)).astype(np.float32), "b": np.ones(24, np.float32)}
+    nodes = [node("Gemm", ["x", "w", "b"], ["y"], "fc")]
+    proto = model(nodes, [tensor("x", ["n", 40])], [tensor("y", ["n", 24])], arrays)
+    recipe = EVERYWHERE.but(weights=EVERYWHERE.weights.but(qtype=INT4))
+    samples, fresh = [{"x": x[:48]}], [{"x": x[48:]}]
+    rounded = error(proto, samples, fresh, recipe.but(steps=("rounding",)))
+    assert rounded < 0.8 * error(proto, samples, fresh, recipe)

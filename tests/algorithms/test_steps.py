@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from quantizing import run
+
+import octavo
+from octavo.algorithms import steps as stepping
+from octavo.algorithms.smoothquant import SmoothQuant
+from octavo.algorithms.steps import NAMES, Change, Phase, Refusal, StepReport
+from octavo.calibration.observers import TotalState
+from octavo.cli.main import main
+from octavo.errors import DataError, RecipeError
+
+from .nets import conv_chain, outlier_block, pictures, sentences
+from .stepping import EVERYWHERE, PER_TENSOR, error
+
+ALL = ("smoothquant", "equalize", "rounding", "bias-correction")
+
+
+def test_options_are_read_from_the_text() -> None:
+    assert stepping.step("smoothquant:alpha=0.7:fold=no") == SmoothQuant(alpha=0.7, fold=False)
+    assert stepping.step("smoothquant:alpha=auto") == SmoothQuant()
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("equalise", "Known: smoothquant, equalize"),
+        ("smoothquant:beta=1", "has no option 'beta'"),
+        ("smoothquant:alpha=big", "is no number"),
+        ("smoothquant:fold=perhaps", "neither yes nor no"),
+    ],
+)
+def test_what_can_not_be_read_is_said(text: str, words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        stepping.step(text)
+
+
+def test_a_step_that_is_listed_twice_is_refused() -> None:
+    with pytest.raises(RecipeError, match="listed twice"):
+        stepping.steps(["equalize", "equalize:absorb=no"])
+
+
+def test_steps_run_in_the_order_in_which_they_build_on_each_other() -> None:
+    chosen = stepping.steps(["bias-correction", "rounding", "equalize"])
+    assert [one.name for one in chosen] == ["equalize", "rounding", "bias-correction"]
+    assert [one.name for one in stepping.of_phase(chosen, Phase.FLOAT)] == ["equalize"]
+
+
+def test_every_step_has_a_summary_and_a_phase() -> None:
+    for name in NAMES:
+        kind = stepping.step_class(name)
+        assert kind.name == name and kind.summary and isinstance(kind.phase, Phase)
+
+
+def test_a_report_says_what_changed_and_what_was_left_alone() -> None:
+    report = StepReport(
+        "equalize",
+        (Change("a", "scaled", 0.4, 0.1),),
+        (Refusal("b", "it has no bias"), Refusal("c", "it has no bias")),
+    )
+    assert str(report) == ("equalize: 1 place changed, local error -75 %; 2 left alone (2 × it has no bias)")
+    assert str(StepReport("equalize")) == "equalize: nothing changed"
+
+
+def test_all_steps_together_make_less_error_than_none() -> None:
+    for proto, samples, fresh in (
+        (conv_chain("Clip", loud=0.1), pictures(), pictures(4, seed=7)),
+        (outlier_block(), sentences(), sentences(6, seed=9)),
+    ):
+        plain = error(proto, samples, fresh, PER_TENSOR)
+        assert error(proto, samples, fresh, PER_TENSOR.but(steps=ALL)) < 0.5 * plain
+
+
+@pytest.mark.parametrize("style", ["qdq", "qoperator"])
+def test_the_result_is_no_larger_and_has_the_same_operators(style: str) -> None:
+    proto, recipe = conv_chain("Clip"), EVERYWHERE.but(style=octavo.Style(style))
+    plain = octavo.quantize(proto, pictures(), recipe=recipe)
+    result = octavo.quantize(proto, pictures(), recipe=recipe.but(steps=ALL))
+    assert result.bytes <= plain.bytes
+    assert sorted(n.op_type for n in result.model.graph) == sorted(n.op_type for n in plain.model.graph)
+    assert [report.step for report in result.steps] == list(ALL)
+
+
+def test_dynamic_quantization_can_take_steps_with_data() -> None:
+    proto, samples = outlier_block(), sentences()
+    fresh = sentences(6, seed=9)
+    plain = error(proto, [], fresh, octavo.W8)
+    recipe = octavo.W8.but(steps=("smoothquant", "rounding"), placement=octavo.Placement.EVERYWHERE)
+    assert error(proto, samples, fresh, recipe) < plain * 1.05
+
+
+def test_statistics_of_steps_do_not_show_in_the_result() -> None:
+    result = octavo.quantize(conv_chain(), pictures(), recipe=EVERYWHERE.but(steps=ALL))
+    assert result.stats is not None
+    assert not any(name.startswith("octavo/") for name in result.stats)
+    assert any(note.startswith("rounding: ") for note in result.notes)
+
+
+def test_processes_give_the_same_model() -> None:
+    recipe = EVERYWHERE.but(steps=ALL)
+    one, other = (
+        octavo.quantize(conv_chain(), pictures(), recipe=recipe, engine=engine, workers=2)
+        for engine in ("serial", "processes")
+    )
+    for name, array in run(one, pictures(1)[0]).items():
+        np.testing.assert_allclose(run(other, pictures(1)[0])[name], array, atol=1e-2)
+
+
+def test_steps_without_data_are_refused() -> None:
+    with pytest.raises(DataError, match="need calibration data"):
+        octavo.quantize(conv_chain(), recipe=octavo.W8.but(steps=("rounding",)))
+
+
+def test_steps_and_saved_statistics_do_not_go_together() -> None:
+    proto = conv_chain()
+    stats = octavo.calibrate(proto, octavo.plan(proto, EVERYWHERE), pictures())
+    with pytest.raises(RecipeError, match="instead of statistics"):
+        octavo.quantize(proto, stats=stats, recipe=EVERYWHERE.but(steps=("rounding",)))
+
+
+def test_a_recipe_with_steps_is_saved_and_read(tmp_path: Path) -> None:
+    recipe = octavo.W8A8.but(steps=("smoothquant:alpha=0.5", "rounding"))
+    recipe.save(tmp_path / "recipe.yaml")
+    assert octavo.Recipe.load(tmp_path / "recipe.yaml") == recipe
+
+
+def test_the_command_line_lists_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["steps"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in NAMES)
+    assert main(["steps", "equalize"]) == 0
+    assert "equalize:absorb=yes" in capsys.readouterr().out
+
+
+def test_totals_merge_to_the_same_bits_in_any_order() -> None:
+    rng = np.random.default_rng(0)
+    samples = rng.standard_normal((9, 3, 4))
+    whole = TotalState()
+    for index, sample in enumerate(samples):
+        whole.update(sample, index)
+    left, right = TotalState(), TotalState()
+    for index in (8, 1, 4, 3):
+        left.update(samples[index], index)
+    for index in (0, 7, 2, 6, 5):
+        right.update(samples[index], index)
+    assert left.merge(right).to_bytes() == right.merge(left).to_bytes() == whole.to_bytes()
+    np.testing.assert_allclose(whole.total, samples.sum(0))
+    assert TotalState.from_bytes(whole.to_bytes()).to_bytes() == whole.to_bytes()
+    with pytest.raises(DataError, match="fixed shape"):
+        whole.update(np.zeros(3), 9)
