@@ -5,10 +5,10 @@
 
 Static QDQ and QOperator (uint8 activations, int8 weights, MinMax, two samples) and dynamic quantization, from
 path to path. Every figure is CPU seconds of a process of its own, all threads, after the imports and a first
-call on a model of one node: what is done once in a process (one tool registers the operators of ONNX when it is
-imported, the other at the first call) counts for neither. It is the median of three runs for both. A row in which
-stock raises has no ratio. Each result is opened and run
-once, outside the clock. The zoo is looked for as :mod:`_zoo` does.
+call on a model of one node: what is done once in a process (one tool registers the operators of ONNX when it
+is imported, the other at the first call) counts for neither. It is the median of three runs for both. A row
+in which stock raises has no ratio. Each result is opened and run once, outside the clock. The zoo is looked
+for as :mod:`_zoo` does.
 """
 
 from __future__ import annotations

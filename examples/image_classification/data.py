@@ -36,7 +36,7 @@ class ArrayReader(CalibrationDataReader):
 
 
 def reader(data: Path, model: Path, limit: int) -> Any:
-    """A reader for a folder of pictures (prepared as for ImageNet), or for an ``.npz`` file like the shipped."""
+    """A reader for a folder of pictures (prepared as for ImageNet), or for an ``.npz`` like the one here."""
     if data.is_dir():
         return ImageNetDataReader(data, model, size_limit=limit)
     found = ArrayReader(data, specs_of(io.load(model))[0].name)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import octavo
 from data import SHIPPED, reader
+
+import octavo
 from octavo.quantization import QuantFormat, QuantType, quant_pre_process, quantize_static
 
 

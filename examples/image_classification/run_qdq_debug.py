@@ -1,7 +1,7 @@
 """Where does a quantized classifier lose? Weights and activations of both models, matched and compared.
 
-    python examples/image_classification/run.py
-    python examples/image_classification/run_qdq_debug.py
+python examples/image_classification/run.py
+python examples/image_classification/run_qdq_debug.py
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 from data import SHIPPED, reader
+
 from octavo.quantization.qdq_loss_debug import (
     collect_activations,
     compute_activation_error,
@@ -46,8 +47,12 @@ def main() -> None:
         activations[kind] = collect_activations(str(augmented), samples)
         augmented.unlink()
     matched = create_activation_matching(activations["qdq"], activations["float"])
-    print("activations, SQNR in dB, worst first: against the float model, and of quantizing this tensor alone")
-    for name, error in sorted(compute_activation_error(matched).items(), key=lambda item: item[1]["xmodel_err"]):
+    print(
+        "activations, SQNR in dB, worst first: against the float model, and of quantizing this tensor alone"
+    )
+    for name, error in sorted(
+        compute_activation_error(matched).items(), key=lambda item: item[1]["xmodel_err"]
+    ):
         print(f"  {error['xmodel_err']:6.1f}  {error['qdq_err']:6.1f}  {name}")
 
 

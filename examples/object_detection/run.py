@@ -1,8 +1,8 @@
 """Calibrate, quantize and evaluate an object detector on pictures with COCO annotations.
 
     python examples/object_detection/run.py
-    python examples/object_detection/run.py --model yolov8n.onnx --calibration train2017/ --pictures val2017/ \\
-        --annotations instances_val2017.json
+    python examples/object_detection/run.py --model yolov8n.onnx --calibration train2017/ \\
+        --pictures val2017/ --annotations instances_val2017.json
 
 Without arguments it makes pictures and a small detector of its own.
 """

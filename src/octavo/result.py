@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
+import secrets
 import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -156,11 +157,27 @@ def _numbers(params: QParams) -> dict[str, Any]:
 def check_output(model: ir.Model, path: Path) -> None:
     """Raise where a result could not be written, before work is spent on it."""
     path = path.absolute()
-    if not path.parent.is_dir():
-        raise OutputError(f"{path.parent} is no folder; create it first, or choose another output.")
-    if path.is_dir():
-        raise OutputError(f"{path} is a folder; give the path of a file.")
+    with _reported(path):
+        if not path.parent.is_dir():
+            raise OutputError(f"{path.parent} is no folder; create it first, or choose another output.")
+        if path.is_dir():
+            raise OutputError(f"{path} is a folder; give the path of a file.")
     io.refuse_overwriting(model, path, path.with_name(path.name + ".data"))
+
+
+def _make(folder: Path, path: Path) -> None:
+    """A new folder that nobody else may look into."""
+    with _reported(path):
+        folder.mkdir(0o700)
+
+
+@contextlib.contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Turn what the system says into an error that names the output."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{path} can't be written: {error.strerror or error}.") from error
 
 
 def write_verified(
@@ -176,15 +193,14 @@ def write_verified(
     """
     path = path.absolute()
     check_output(model, path)
+    folder = path.parent / f".octavo-{secrets.token_hex(8)}.dir"
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".octavo", dir=path.parent))
-    except OSError as error:
-        raise OutputError(f"{path} can't be written in {path.parent}: {error.strerror}.") from error
-    try:
+        _make(folder, path)
         written = io.save(model, folder / path.name, external_data=external_data)
         verify(written[0], feeds=feeds, custom_ops=custom_ops, nodes=len(model.graph))
         targets = [path.parent / file.name for file in written]
-        files.swap(targets, written)
+        with _reported(path):
+            files.swap(targets, written)
         return targets
     finally:
         shutil.rmtree(folder, ignore_errors=True)

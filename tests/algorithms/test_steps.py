@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from quantizing import run
 
@@ -134,6 +135,19 @@ def test_the_command_line_lists_steps(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(name in shown for name in NAMES)
     assert main(["steps", "equalize"]) == 0
     assert "equalize:absorb=yes" in capsys.readouterr().out
+
+
+def test_the_command_line_takes_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(conv_chain(loud=0.1), tmp_path / "m.onnx")
+    np.savez(tmp_path / "c.npz", x=np.concatenate([f["x"] for f in pictures()]))
+    common = ["quantize", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "o.onnx")]
+    common += ["--data", str(tmp_path / "c.npz")]
+    assert main([*common, "--steps", "equalize,rounding", "--per", "tensor"]) == 0
+    assert "note: equalize: 1 place changed" in capsys.readouterr().out
+    assert main([*common, "--steps", "rounding", "--dynamic"]) == 1
+    assert "quantized at run time" in capsys.readouterr().err  # which pays for no Conv
+    assert main([*common, "--steps", "equalise"]) == 2
+    assert "did you mean 'equalize'?" in capsys.readouterr().err
 
 
 def test_totals_merge_to_the_same_bits_in_any_order() -> None:

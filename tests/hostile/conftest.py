@@ -9,10 +9,9 @@ import pytest
 
 pytest.importorskip("resource", reason="the limits of a child are those of POSIX")
 
-from hostile.sandbox import Sandbox  # noqa: E402
-
-import octavo.api  # noqa: E402, F401  (children share what is loaded here)
-import octavo.model.session  # noqa: E402, F401
+import octavo.api
+import octavo.model.session  # noqa: F401
+from hostile.sandbox import Sandbox
 
 
 @pytest.fixture

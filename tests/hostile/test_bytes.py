@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from hostile.models import layer, quantized, read
 from hostile.sandbox import Sandbox
-
 from octavo.errors import ModelError
 
 WHOLE = layer(np.random.default_rng(0).standard_normal((128, 128)).astype(np.float32)).SerializeToString()
@@ -74,7 +74,9 @@ def test_bytes_changed_at_random(sandbox: Sandbox, seed: int) -> None:
     assert sandbox.gives(all_of_them) == 60
 
 
-@pytest.mark.parametrize("kind", ["folder", "fifo", "device", "missing", "no-permission", "ort", "loop"])
+@pytest.mark.parametrize(
+    "kind", ["folder", "fifo", "device", "missing", "no-permission", "ort", "loop", "nul", "long"]
+)
 def test_a_path_that_is_no_file(sandbox: Sandbox, kind: str) -> None:
     path = sandbox.given / ("model.ort" if kind == "ort" else "model.onnx")
     if kind == "folder":
@@ -90,6 +92,8 @@ def test_a_path_that_is_no_file(sandbox: Sandbox, kind: str) -> None:
             pytest.skip("this user may read everything")
     elif kind == "ort":
         path.write_bytes(b"\x10\x00\x00\x00ORTM" + bytes(64))
+    elif kind in ("nul", "long"):
+        path = sandbox.given / ("a\0b" if kind == "nul" else "n" * 5000)
     elif kind == "loop":
         path.symlink_to("model.onnx")
     sandbox.refuses(lambda: read(path), ModelError)

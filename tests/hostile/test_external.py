@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hostile.models import WIDTH, external, layer, read, written
-from hostile.sandbox import Sandbox
 from onnx import TensorProto
 
+from hostile.models import WIDTH, external, layer, read, written
+from hostile.sandbox import Sandbox
 from octavo.errors import ModelError
 from octavo.model import io
 
@@ -229,7 +229,9 @@ def test_an_attribute_that_names_a_file(sandbox: Sandbox, field: str, place: str
     if place == "graph":
         made.graph.node.append(where)
     elif place == "branch":
-        branch = made.graph.node.add(op_type="If", input=["x"], output=["q"]).attribute.add(name="then_branch")
+        branch = made.graph.node.add(op_type="If", input=["x"], output=["q"]).attribute.add(
+            name="then_branch"
+        )
         branch.type = onnx.AttributeProto.GRAPH
         branch.g.node.append(where)
     else:

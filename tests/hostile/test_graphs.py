@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from builders import graph, model, node, tensor
-from hostile.models import changed, external, feeds, layer, nested, nested_bytes, quantized, read, written
-from hostile.sandbox import Sandbox
 from onnx import TensorProto, helper
 
+from hostile.models import changed, external, feeds, layer, nested, nested_bytes, quantized, read, written
+from hostile.sandbox import Sandbox
 from octavo.errors import ModelError, OctavoError
 
 Make = Callable[[], onnx.ModelProto]
@@ -191,11 +191,15 @@ ODD: dict[str, Make] = {
     ),
     "input-without-a-type": lambda: changed(lambda p: p.graph.input[0].ClearField("type")),
     "huge-attribute": lambda: changed(
-        lambda p: p.graph.node[0].attribute.add(name="note", s=bytes(32 << 20), type=onnx.AttributeProto.STRING)
+        lambda p: p.graph.node[0].attribute.add(
+            name="note", s=bytes(32 << 20), type=onnx.AttributeProto.STRING
+        )
     ),
     "attribute-of-a-million-numbers": lambda: _one("Transpose", perm=[0] * 1_000_000),
     "output-is-an-input": lambda: changed(lambda p: p.graph.output.append(p.graph.input[0])),
-    "external-in-memory": lambda: external({"location": "*/_ORT_MEM_ADDR_/*", "offset": "4096", "length": "64"}),
+    "external-in-memory": lambda: external(
+        {"location": "*/_ORT_MEM_ADDR_/*", "offset": "4096", "length": "64"}
+    ),
 }
 
 

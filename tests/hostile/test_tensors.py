@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from builders import model, node, tensor
-from hostile.models import WIDTH, changed, layer, read
-from hostile.sandbox import Sandbox
 from onnx import TensorProto
 
+from hostile.models import WIDTH, changed, layer, read
+from hostile.sandbox import Sandbox
 from octavo.errors import ModelError
 from octavo.model import io
 
@@ -114,7 +114,9 @@ def test_a_damaged_initializer(sandbox: Sandbox, fault: Callable[[Weight], None]
     sandbox.refuses(lambda: read(made), ModelError)
 
 
-@pytest.mark.parametrize("name", ["negative", "product-overflows-int64", "terabyte", "raw-and-typed", "no-type"])
+@pytest.mark.parametrize(
+    "name", ["negative", "product-overflows-int64", "terabyte", "raw-and-typed", "no-type"]
+)
 @pytest.mark.parametrize("place", ["constant", "list", "function", "branch"])
 def test_a_damaged_tensor_in_an_attribute(sandbox: Sandbox, name: str, place: str) -> None:
     made = layer()
@@ -132,7 +134,9 @@ def test_a_damaged_tensor_in_an_attribute(sandbox: Sandbox, name: str, place: st
         made.opset_import.add(domain="own", version=1)
         made.functions.add(name="f", domain="own", input=["x"], output=["k"], node=[holder])
     elif place == "branch":
-        branch = made.graph.node.add(op_type="If", input=["x"], output=["q"]).attribute.add(name="then_branch")
+        branch = made.graph.node.add(op_type="If", input=["x"], output=["q"]).attribute.add(
+            name="then_branch"
+        )
         branch.type = onnx.AttributeProto.GRAPH
         branch.g.node.append(holder)
     else:

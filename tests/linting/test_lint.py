@@ -17,7 +17,7 @@ from octavo.linting.saturation import at_risk
 from octavo.model import io
 from octavo.targets import TARGETS
 
-from .planted import LOUD, S8, U8, conv, gemm, integers
+from .planted import LOUD, S8, U8, Net, conv, gemm, integers
 
 MODELS = {"conv_net": conv_net, "layers": layers, "convolutions": convolutions}
 
@@ -32,6 +32,21 @@ def test_nothing_is_found_in_octavos_own_results(name: str, target: str) -> None
         return
     result = octavo.quantize(proto, feeds_for(proto), target=target)
     assert not octavo.lint(result.model, target=target).findings
+
+
+@pytest.mark.parametrize("style", ["qoperator", "integer"])
+def test_other_styles_are_clean_too(style: str) -> None:
+    proto = layers()
+    data = feeds_for(proto) if style == "qoperator" else None
+    result = octavo.quantize(proto, data, target="ort-cpu-vnni", style=style)
+    assert not octavo.lint(result.model, target="ort-cpu-vnni").findings
+
+
+def test_an_operator_with_a_float_operand_is_not_called_unfused() -> None:
+    net = Net()
+    other = net.op("Tanh", ["x"], "t")
+    y = net.pair(net.op("Mul", [net.pair("x"), other], "m"), 0.1)
+    assert not octavo.lint(net.done(y, [4, 8], [4, 8]), target="ort-cpu-vnni").findings
 
 
 def test_sixteen_bits_for_qnn_are_clean() -> None:

@@ -468,7 +468,7 @@ def test_the_command_says_what_is_wrong_and_fails(tmp_path: Path, capsys: pytest
     assert nb.main([*there, "--block_size", "17"]) == 1
     assert nb.main([*there, "--quant_method", "gptq"]) == 1
     assert "calibration data" in capsys.readouterr().err
-    awq = ["--tokenizer_dir", "t", "--calib_dataset_name", "cnn", "--cache_dir", "c", "--calibration_method", "awq"]
+    awq = ["--tokenizer_dir", "t", "--calib_dataset_name", "cnn", "--cache_dir", "c"]
     assert nb.main([*there, "--quant_method", "nvidia_awq", *awq]) == 1
     assert "nvidia-modelopt" in capsys.readouterr().err
     for wrong in (["--symmetric", "maybe"], ["--bits", "four"], ["--quant_axes", "Gather"]):

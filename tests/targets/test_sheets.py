@@ -150,6 +150,15 @@ def test_every_zero_point_for_tensorrt_is_zero() -> None:
     assert not any(np.any(params.zero_point) for params in result.params.values())
 
 
+@pytest.mark.parametrize("placement", [octavo.Placement.TARGET, octavo.Placement.EVERYWHERE])
+def test_float8_for_tensorrt_loads_here_too_and_is_clean(placement: octavo.Placement) -> None:
+    proto = conv_net()
+    recipe = octavo.FP8.but(target="tensorrt", placement=placement)
+    result = octavo.quantize(proto, feeds_for(proto), recipe=recipe)
+    assert {params.qtype.name for params in result.params.values()} == {"float8e4m3fn"}
+    assert not octavo.lint(result.model, target="tensorrt").findings
+
+
 def test_qnn_scales_linear_layers_by_tensor_and_widens_ranges() -> None:
     proto = layers()
     quiet = [{"x": np.zeros((2, 16), np.float32)}]

@@ -39,7 +39,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[octavo.Tuned, Path]
 def test_static_and_dynamic_are_tried_and_measured(tuned: tuple[octavo.Tuned, Path]) -> None:
     found, _ = tuned
     names = [trial.name for trial in found.trials]
-    assert names[:3] == ["static", "static, ranges by error", "dynamic"]
+    assert names[:4] == ["static", "static, ranges by error", "static, repaired", "dynamic"]
     for trial in found.trials:
         assert trial.error is None
         assert trial.speed is not None
@@ -97,7 +97,9 @@ def test_of_like_speeds_the_most_faithful_is_chosen() -> None:
 
 
 def test_too_slow_or_too_far_off_is_not_chosen() -> None:
-    found = choose([trial("slow", 0.9, 40), trial("wrong", 3.0, 5), trial("fair", 1.1, 20)], Demands(), 4, 400)
+    found = choose(
+        [trial("slow", 0.9, 40), trial("wrong", 3.0, 5), trial("fair", 1.1, 20)], Demands(), 4, 400
+    )
     assert found.best is not None
     assert (found.best.name, found.met) == ("fair", True)
 

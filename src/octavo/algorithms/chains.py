@@ -116,7 +116,8 @@ def _pair(node: ir.Node, subject: Subject) -> Pair | str:
             return f"a {reader.op_type} follows, which does not keep factors"
         reader = query.only_reader(reader.outputs[0])
     if reader is None:
-        return "others read its result too"
+        last = first.y if activation is None else activation.outputs[0]
+        return "others read its result too" if last.uses() else "its result is an output of the model"
     if reader.op_type != "Conv" or not subject.is_quantized(reader):
         return f"no convolution that is quantized follows, but a {reader.op_type}"
     second = layer_of(reader)

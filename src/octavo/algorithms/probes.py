@@ -1,7 +1,7 @@
 """Probes: nodes behind the inputs of layers that find out, inside the runtime, what steps want to know.
 
-They stand at the end of the graph for one pass over the data and are taken away again. A convolution's input is
-unfolded into the vectors that its outputs sum over by a convolution with one 1 in each kernel.
+They stand at the end of the graph for one pass over the data and are taken away again. A convolution's input
+is unfolded into the vectors that its outputs sum over by a convolution with one 1 in each kernel.
 """
 
 from __future__ import annotations

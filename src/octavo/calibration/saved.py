@@ -13,7 +13,7 @@ from typing import Any
 from octavo.calibration.observers import KINDS
 from octavo.core.origin import Origin
 from octavo.core.stats import Need, Stats
-from octavo.errors import OutputError, TableError
+from octavo.errors import TableError
 from octavo.model.files import replacing
 
 EVERY = 5.0  # seconds between checkpoints, at least
@@ -138,18 +138,7 @@ class Checkpoint:
         if self._path is None:
             return
         begun = time.monotonic()
-        draft = self._path.with_name(self._path.name + ".new")
-        try:
-            with draft.open("wb") as file:
-                file.write(stats.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self._path)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise OutputError(
-                f"The checkpoint {self._path} can't be written: {error.strerror or error}."
-            ) from error
+        save(stats, self._path)
         self._written = time.monotonic()
         self._pause = max(EVERY, _SHARE * (self._written - begun))
 
@@ -157,4 +146,3 @@ class Checkpoint:
         """The run is over."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
-            self._path.with_name(self._path.name + ".new").unlink(missing_ok=True)

@@ -91,6 +91,7 @@ def recipe_of(options: argparse.Namespace, *, static: bool) -> Recipe | None:
     if not changed and not options.dynamic:
         return None
     sheet = target(options.target or DEFAULT_TARGET)
+    static = static and not options.dynamic
     return _changed(sheet.static_recipe if static else sheet.dynamic_recipe, options)
 
 

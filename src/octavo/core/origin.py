@@ -92,7 +92,8 @@ class Origin:
         spans = tuple((int(first), int(stop)) for first, stop in data["spans"])
         needs = {str(name): str(need) for name, need in data["needs"].items()}
         number = int(data["data"], 16)
-        if joined(spans) != spans or not 0 <= number < _MODULUS:
+        apart = all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
+        if joined(spans) != spans or not apart or not 0 <= number < _MODULUS:
             raise ValueError("impossible samples")
         return cls(str(data["model"]), str(data["prepare"]), needs, spans, number, str(data["source"]))
 

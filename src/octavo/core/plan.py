@@ -27,11 +27,12 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from octavo.core import codec
 from octavo.core.bounded import read_bytes
+from octavo.core.files import replacing
 from octavo.core.granularity import PerBlock
 from octavo.core.qtypes import UINT8, QType
 from octavo.core.recipe import Spelling, Style
 from octavo.core.scheme import Method, MinMax, Scheme
-from octavo.errors import OutputError, RecipeError, TableError, closest
+from octavo.errors import RecipeError, TableError, closest
 
 
 class Key(NamedTuple):
@@ -283,10 +284,8 @@ class Plan:
                 opening, closing = "[", "]"
             body = "\n  " + ",\n  ".join(lines) + "\n" if lines else ""
             parts.append(f'"{name}": {opening}{body}{closing}')
-        try:
-            Path(path).write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
-        except OSError as error:
-            raise OutputError(f"Plan {path} can't be written: {error.strerror}.") from error
+        with replacing([Path(path).absolute()]) as (file,):
+            file.write(("{\n" + ",\n".join(parts) + "\n}\n").encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:

@@ -21,10 +21,11 @@ import yaml
 
 from octavo.core import codec
 from octavo.core.bounded import read_bytes
+from octavo.core.files import replacing
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qtypes import FLOAT8E4M3FN, INT4, INT8, UINT8, UINT16, QType
 from octavo.core.scheme import Distribution, Method, Scheme
-from octavo.errors import OutputError, RecipeError, closest
+from octavo.errors import RecipeError, closest
 
 Pattern: TypeAlias = str | Callable[[Any], bool]
 
@@ -141,7 +142,9 @@ class Listing:
     symmetric_channels: bool = False  # weights with a scale for each channel are symmetric in any case
     tensors: tuple[str, ...] = ()  # quantized though no node asks for it
     shared: tuple[tuple[str, str], ...] = ()  # a tensor, and the one whose parameters it takes
-    biases: tuple[tuple[str, str, str, str], ...] = ()  # node, its int32 bias, and the two that give the scale
+    biases: tuple[
+        tuple[str, str, str, str], ...
+    ] = ()  # node, its int32 bias, and the two that give the scale
 
     def __post_init__(self) -> None:
         _set_tuple(self, "float_outputs")
@@ -265,10 +268,8 @@ class Recipe:
             text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
         else:
             text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise OutputError(f"Recipe {path} can't be written: {error.strerror}.") from error
+        with replacing([path.absolute()]) as (file,):
+            file.write(text.encode())
 
 
 _MOST_JSON, _MOST_YAML = 16 << 20, 1 << 20  # bytes; YAML takes seconds for each

@@ -49,6 +49,11 @@ def check_model(proto: onnx.ModelProto, where: str, apart: Mapping[str, Stretch]
     return walk.checksums
 
 
+def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
+    """Refuse a tensor whose content does not fit its type and shape."""
+    _Walk(where).tensor(tensor, f"in {where}")
+
+
 @dataclass
 class _Walk:
     """A walk over graphs, subgraphs and functions, which counts what it has seen."""

@@ -47,17 +47,17 @@ def from_path(path: Path, base_dir: Path | None = None) -> ir.Model:
             f"{path} is in ONNX Runtime's own .ort format, which is an end product; "
             "quantize the .onnx file that it was made from."
         )
-    if path.is_dir():
-        inside = sorted(path.glob("*.onnx"))
-        hint = f", for example {inside[0]}" if inside else ""
-        raise ModelError(f"{path} is a folder; give the path of the .onnx file in it{hint}.")
     try:
+        if path.is_dir():
+            inside = sorted(path.glob("*.onnx"))
+            hint = f", for example {inside[0]}" if inside else ""
+            raise ModelError(f"{path} is a folder; give the path of the .onnx file in it{hint}.")
         real = path.resolve(strict=True)
         if not real.is_file():
             raise ModelError(f"{path} is no regular file.")
         source = DataFile(real)
         content = source.view()
-    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError in some versions
+    except (OSError, RuntimeError, ValueError) as error:  # ValueError: NUL; RuntimeError: a loop of links
         raise ModelError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}.") from error
     folder = Folder(base_dir if base_dir is not None else path.parent)
     model = _from_content(content, source, str(path), folder)

@@ -45,11 +45,10 @@ from octavo.ops import (
 )
 from octavo.ops.hooks import clamp_bounds
 from octavo.planning import guards, hazards, legal, outliers, overrides, weights
+from octavo.planning.accepted import accepts, fitted
 from octavo.planning.candidates import (
     Avoid,
     Question,
-    accepts,
-    fitted,
     form_of,
     is_float_work,
     leading_to_products,

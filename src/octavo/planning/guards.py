@@ -18,6 +18,7 @@ from octavo.core.plan import Bounded, Constant, Entry, Fixed, Key, Measured
 from octavo.model.query import constant, is_float
 from octavo.ops import Kind, rule_of
 from octavo.targets import Target
+from octavo.targets.ort_cpu_vnni import ORT_CPU_VNNI
 
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm"})
 
@@ -37,6 +38,7 @@ def find(
     )
     if not (target.rewrites or float8):
         return ()
+    fuses = target.fuses or ORT_CPU_VNNI.fuses  # whatever the target, results are checked in ONNX Runtime
     found = []
     for node in nodes:
         name = node.name or ""
@@ -50,7 +52,7 @@ def find(
             moves = is_float(node.inputs[0]) and constant(node.inputs[0]) is None
             guarded = moves and (_comes_from(node.inputs[0], level) or _leads_to(node.outputs[0], touched))
         else:
-            fused = node.op_type in target.fuses and not node.domain and is_float(node.outputs[0])
+            fused = node.op_type in fuses and not node.domain and is_float(node.outputs[0])
             guarded = fused and (name in quantized or _leads_to(node.outputs[0], touched))
         if guarded:
             found.append(name)

@@ -18,7 +18,7 @@ from octavo.core.recipe import Recipe, Style
 from octavo.core.scheme import Scheme
 from octavo.errors import RecipeError
 from octavo.ops import BLOCK_PRODUCT, Act, Form, Kind, OpRule, Weight, axis_of, rule_of
-from octavo.planning.candidates import is_centred, nearest
+from octavo.planning.accepted import is_centred, nearest
 from octavo.targets import Target
 
 

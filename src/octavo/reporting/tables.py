@@ -236,10 +236,10 @@ def _accepted(target: Target) -> dict[str, str]:
         "zero points": f"0 for {' and '.join(zero)}" if zero else "any",
         "biases": "int32, or float" if target.int32_biases else "float",
     }
-    for types in dict.fromkeys(target.op_types.values()):
+    for types in sorted(set(target.op_types.values())):
         ops = sorted(op for op, legal in target.op_types.items() if legal == types)
         found[f"activations of {', '.join(ops)}"] = ", ".join(types)
-    for types in dict.fromkeys(target.kernels.values()):
+    for types in sorted(set(target.kernels.values())):
         ops = sorted(op for op, legal in target.kernels.items() if legal == types)
         found[f"integer kernels for {', '.join(types)}"] = ", ".join(ops)
     if target.least_range is not None:
@@ -282,7 +282,7 @@ def target_data(target: Target) -> dict[str, Any]:
         "int32_biases": target.int32_biases,
         "least_range": target.least_range,
         "op_types": {op: list(types) for op, types in target.op_types.items()},
-        "kernels": {op: list(types) for op, types in target.kernels.items()},
+        "kernels": {op: list(types) for op, types in sorted(target.kernels.items())},
         "newest_opset": target.newest_opset,
         "saturates": target.saturates,
         **{head: list(lines) for head, lines in _words(target).items()},

@@ -31,7 +31,6 @@ OPENVINO = replace(
     block_products=False,
     refuses=_RECURRENT,
     contrib=False,
-    newest_opset=21,
     kernels={},
     runs_here=False,
     rewrites=False,

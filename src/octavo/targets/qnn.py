@@ -52,7 +52,7 @@ QNN = Target(
         **dict.fromkeys(_CONTRIB, "the QNN provider does not know operators of com.microsoft"),
     },
     contrib=False,
-    newest_opset=21,
+    keeps_units=False,
     rewrites=False,
     limits=(
         "activations uint8 or uint16 with one scale a tensor; int8 and int16 activations are not taken",

@@ -46,6 +46,7 @@ class Target:
     contrib: bool = True  # takes operators of the domain com.microsoft
     newest_opset: int | None = None  # None: what the installed runtime loads
     # ---- what it makes of it
+    keeps_units: bool = True  # runs a pattern such as HardSwish as one float operator, if it is left alone
     kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # op → types it has integers for
     runs_here: bool = False  # the graph that runs can be asked of the installed runtime
     rewrites: bool = True  # rounds the weights of float layers between Q and DQ: they need a guard

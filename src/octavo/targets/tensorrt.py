@@ -50,7 +50,7 @@ TENSORRT = Target(
     },
     contrib=False,
     block_ops=frozenset({"Gemm", "MatMul"}),
-    newest_opset=23,
+    newest_opset=24,
     rewrites=False,
     limits=(
         "every zero point is 0: the parser refuses another one, and uint8",
@@ -68,6 +68,7 @@ TENSORRT = Target(
     preparation=("batch normalization folded", "constants computed"),
     sources=(
         "NVIDIA TensorRT documentation: Working with Quantized Types, Explicit Quantization",
+        "the operator list of TensorRT's ONNX parser (10.15: opsets 9 to 24)",
         "reports of refused models: NVIDIA/TensorRT issues 1421, 2774 and 4698",
     ),
 )

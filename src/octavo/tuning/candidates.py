@@ -8,6 +8,8 @@ from octavo.core.recipe import Recipe
 from octavo.core.scheme import Auto, Scheme
 from octavo.targets import Target
 
+REPAIRS = ("equalize", "rounding", "bias-correction")
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -31,6 +33,8 @@ def first_round(target: Target, base: Recipe | None, *, static: bool) -> list[Ca
                     "static, ranges by error", closer, "the method with the least error, tensor by tensor"
                 )
             )
+            repaired = closer.but(steps=REPAIRS)
+            found.append(Candidate("static, repaired", repaired, f"the steps {', '.join(REPAIRS)}"))
     dynamic = target.dynamic_recipe
     if base is not None:
         dynamic = dynamic.but(include=base.include, exclude=base.exclude, op_types=base.op_types)

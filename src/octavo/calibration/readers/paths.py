@@ -18,9 +18,13 @@ TEXTS = (".txt", ".jsonl", ".csv", ".tsv")
 
 def path_source(path: Path, specs: Specs) -> Source:
     """The samples of a file or folder."""
-    if path.is_dir():
-        return _folder(path, specs)
-    if not path.exists():
+    try:
+        if path.is_dir():
+            return _folder(path, specs)
+        there = path.exists()
+    except OSError as error:
+        raise DataError(f"{path} can't be read as calibration data: {error.strerror or error}.") from error
+    if not there:
         raise DataError(f"There is no calibration data at {path}; give an existing file or folder.")
     suffix = path.suffix.lower()
     if suffix in numpy_files.SUFFIXES:

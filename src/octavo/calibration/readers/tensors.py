@@ -17,7 +17,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from octavo.calibration.readers.arrays import Arrays, cuts, only_input
 from octavo.calibration.readers.order import in_order
 from octavo.calibration.readers.source import Array, Found, Sample, Specs, span
-from octavo.errors import DataError
+from octavo.errors import DataError, ModelError
+from octavo.model.checking import check_tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +97,9 @@ def read_tensor(path: Path) -> tuple[str, Array]:
             raise DataError(f"{path} keeps its values in another file; save the tensor with its values.")
         if proto.data_type == onnx.TensorProto.UNDEFINED:
             raise DataError(f"{path} can't be read as a tensor: it has no element type.")
+        check_tensor(proto, str(path))
         return proto.name, onnx.numpy_helper.to_array(proto)
+    except ModelError as error:
+        raise DataError(str(error)) from error
     except (DecodeError, ValueError, TypeError, OSError, KeyError, OverflowError, MemoryError) as error:
         raise DataError(f"{path} can't be read as a tensor: {error}.") from error

@@ -36,7 +36,7 @@ def unfused(view: View) -> Iterator[Fault]:
     known = {node.name for node in view.nodes}
     constant = {tensor.name for tensor in found.initializer}
     for part in between(found):
-        if not (_slowed(part, constant) or _is_between(part, view, known)):
+        if not (_slowed(part, constant) or _is_between(part, view, known, constant)):
             continue
         yield Fault(
             _origin(part.node.name or part.node.output[0], known),
@@ -61,11 +61,18 @@ def _is_activation(part: Between, constant: set[str]) -> bool:
     return any(dq.input[0] not in constant for dq in part.before)
 
 
-def _is_between(part: Between, view: View, known: set[str | None]) -> bool:
-    """A float operator with quantized values on either side, which the target's sheet has a kernel for."""
+def _is_between(part: Between, view: View, known: set[str | None], constant: set[str]) -> bool:
+    """A float operator between quantized values alone, though the target's sheet has a kernel for it."""
     op = part.node.op_type
     listed = op in view.target.kernels
-    return bool(part.after) and part.node.name in known and listed and op not in view.target.stays_float
+    given = {dq.output[0] for dq in part.before} | constant | {""}
+    return (
+        bool(part.after)
+        and given.issuperset(part.node.input)
+        and part.node.name in known
+        and listed
+        and op not in view.target.stays_float
+    )
 
 
 def _origin(name: str, known: set[str | None]) -> str:

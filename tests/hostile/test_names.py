@@ -1,0 +1,162 @@
+"""Names out of a model, which are words and nothing else: in files, logs, terminal, HTML and JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from hostile.models import WIDTH, feeds, layer, written
+from hostile.sandbox import Sandbox
+
+NAMES: dict[str, str] = {
+    "climbs": "../../elsewhere/secret.bin",
+    "absolute": "/etc/passwd",
+    "hidden-file": ".env",
+    "windows": "C:\\Windows\\system32",
+    "device": "CON",
+    "script": "<script>alert(1)</script>",
+    "script-end": "</script><script>alert(1)</script>",
+    "comment": "<!--<script>",
+    "attribute": '" onmouseover="alert(1)',
+    "image": "<img src=x onerror=alert(1)>",
+    "template": "{{7*7}}${7*7}",
+    "formula": "=cmd|' /C calc'!A0",
+    "escape-sequence": "\x1b]0;owned\x07\x1b[2J\x1b[31m",
+    "carriage-return": "good\rbad",
+    "newlines": "a\nb\n\nc",
+    "control-characters": "".join(map(chr, (*range(1, 32), 127, 0x85, 0x9B))),
+    "right-to-left": "\u202eevil\u2066",
+    "nul": "a\0b",
+    "separators": "a\u2028b\u2029c",
+    "rich-markup": "[bold red]x[/]",
+    "percent": "%s%n%d{}",
+    "space": " ",
+    "glob": "*",
+    "pattern": "re:.*",
+    "surrogates-of-emoji": "\U0001f4a3" * 10,
+    "megabyte": "n" * (1 << 20),
+    "like-ours": "w_quantized",
+}
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
+
+
+def _named(name: str) -> onnx.ModelProto:
+    made = layer()
+    made.graph.name = made.producer_name = made.doc_string = name
+    made.graph.initializer[0].name = f"{name}w"
+    first, last = made.graph.node[0], made.graph.node[-1]
+    first.name, first.input[1], first.doc_string = name, f"{name}w", name
+    first.output[0] = made.graph.node[1].input[0] = name
+    last.name = f"{name}2"
+    made.metadata_props.add(key=name, value=name)
+    return made
+
+
+class _Tags(HTMLParser):
+    """The tags and the handlers of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.scripts: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside = tag == "script"
+        self.found += [tag, *(key for key, _ in attrs if key.startswith("on"))]
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.scripts.append(data)
+            self._inside = False
+
+
+def _command(*arguments: str) -> tuple[int, str, str]:
+    from octavo.cli.main import main
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(list(arguments))
+    return code, out.getvalue(), err.getvalue()
+
+
+def _tags(page: str) -> _Tags:
+    found = _Tags()
+    found.feed(page)
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain_page(tmp_path_factory: pytest.TempPathFactory) -> _Tags:
+    """The page of a model with plain names."""
+    folder = tmp_path_factory.mktemp("plain")
+    np.savez(folder / "c.npz", x=np.concatenate([one["x"] for one in feeds()]))
+    model = written(_named("plain"), folder)
+    code, _, err = _command("quantize", str(model), "-o", str(folder / "m.onnx"), "--data", str(folder / "c.npz"),
+                            "--report", str(folder / "r.html"), "--threads", "1")  # fmt: skip
+    assert code == 0, err
+    return _tags((folder / "r.html").read_text())
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES.keys())
+def test_a_name_is_a_word(sandbox: Sandbox, name: str, plain_page: _Tags) -> None:
+    path = written(_named(name), sandbox.given)
+    np.savez(sandbox.given / "c.npz", x=np.concatenate([one["x"] for one in feeds()]))
+    out = sandbox.out
+
+    def commands() -> list[tuple[int, str, str]]:
+        common = ["--data", str(sandbox.given / "c.npz"), "--threads", "1"]
+        found = [
+            _command(
+                "quantize", str(path), "-o", str(out / "m.onnx"), *common, "--report", str(out / "r.html")
+            ),
+            _command("plan", str(path), "-o", str(out / "plan.json")),
+            _command("inspect", str(out / "m.onnx")),
+            _command("quantize", str(path), "-o", str(out / "j.onnx"), *common, "--json"),
+        ]
+        return found
+
+    answers = sandbox.gives(commands)
+    assert [code for code, _, _ in answers] == [0, 0, 0, 0], [err[-300:] for _, _, err in answers]
+    for _, printed, remarks in answers[:3]:
+        assert not _OBEYED.search(printed + remarks)
+    answer = json.loads(answers[3][1])
+    assert not _OBEYED.search(answers[3][1].replace("\n", ""))
+    assert answer["verified"]
+    assert sorted(p.name for p in out.iterdir()) == ["j.onnx", "m.onnx", "plan.json", "r.html"]
+    page = _tags((out / "r.html").read_text(encoding="utf-8"))
+    assert page.found == plain_page.found
+    assert len(page.scripts) == len(plain_page.scripts)
+
+
+@pytest.mark.parametrize("name", ["climbs", "absolute", "hidden-file", "megabyte"])
+def test_side_cars_have_our_names(sandbox: Sandbox, name: str) -> None:
+    from octavo.model import io as files
+
+    made = _named(NAMES[name])
+
+    def saved() -> list[str]:
+        return [
+            p.name for p in files.save(files.load(made), Path(sandbox.out) / "m.onnx", external_data=True)
+        ]
+
+    assert sandbox.gives(saved) == ["m.onnx", "m.onnx.data"]
+    assert WIDTH > 4
+
+
+def test_names_that_become_equal_when_cleaned(sandbox: Sandbox) -> None:
+    made = layer()
+    twins = ["a\x1b", "a\x07", "a"]
+    for item, name in zip(made.graph.node, twins, strict=True):
+        item.name = name
+    path = written(made, sandbox.given)
+    code, _, err = sandbox.gives(lambda: _command("quantize", str(path), "-o", str(sandbox.out / "m.onnx")))
+    assert code == 0, err
