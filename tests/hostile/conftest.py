@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -12,6 +13,8 @@ pytest.importorskip("resource", reason="the limits of a child are those of POSIX
 import octavo.api
 import octavo.model.session  # noqa: F401
 from hostile.sandbox import Sandbox
+
+gc.freeze()  # what is loaded stays shared between parent and children
 
 
 @pytest.fixture

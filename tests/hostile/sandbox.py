@@ -1,8 +1,9 @@
 """Runs an action in a child with limits, and fails the test where it touched what is not its own.
 
 The child is forked, so that a case costs milliseconds. It may take 10 s of CPU and 1 GiB beyond what the test
-process has; it may write below ``out`` and into a scratch folder that has to be empty again, start no program, open no connection, and unpickle
-nothing. Python's audit events say what it did; a look at the whole tree before and after says what native code did.
+process has. It may write below ``out``, and into a scratch folder that has to be empty again; it may start no
+program, open no connection, and unpickle nothing. Python's audit events say what it did; a look at the whole
+tree before and after says what native code did.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,10 @@ FILE_SIZE = 256 << 20
 _PATIENCE = 120.0  # seconds of the clock, for a loaded machine
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES = frozenset(
-    ["os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.chown", "os.truncate"]
-)
-_FORBIDDEN = frozenset(
-    ["pickle.find_class", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.bind"]
-)
+_CHANGES = frozenset(f"os.{name}" for name in (
+    "rename", "remove", "rmdir", "mkdir", "link", "symlink", "chmod", "chown", "truncate"))  # fmt: skip
+_FORBIDDEN = frozenset({"pickle.find_class", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn",
+                        "socket.connect", "socket.bind"})  # fmt: skip
 _DEVICES = ("/dev/null", "/dev/tty")
 
 
@@ -82,16 +81,21 @@ class Sandbox:
 
     def refuses(self, action: Callable[[], Any], error: type[OctavoError], words: str = "") -> str:
         """The message of the typed error that an action has to end with; the output folder is as before."""
+        return self.refuses_each([action], error, words)[0]
+
+    def refuses_each(
+        self, actions: Sequence[Callable[[], Any]], error: type[OctavoError], words: str = ""
+    ) -> list[str]:
+        """The same for several actions, one after the other in one child."""
         before = sorted(self.out.rglob("*"))
-        outcome = self.run(action)
-        assert outcome.error is not None, f"accepted: {outcome.value!r}"
-        assert issubclass(outcome.error, error), (
-            f"{outcome.error.__name__}: {outcome.message}\n{outcome.trace}"
-        )
-        assert words.lower() in outcome.message.lower(), outcome.message
-        assert outcome.message.rstrip()[-1:] in ".?!", f"no sentence: {outcome.message}"
+        found = self.gives(lambda: [_outcome(action) for action in actions])
+        for value, raised, message, trace in found:
+            assert raised is not None, f"accepted: {value!r}"
+            assert issubclass(raised, error), f"{raised.__name__}: {message}\n{trace}"
+            assert words.lower() in message.lower(), message
+            assert message.rstrip()[-1:] in ".?!", f"no sentence: {message}"
         assert sorted(self.out.rglob("*")) == before, "something was left in the output folder"
-        return outcome.message
+        return [message for _, _, message, _ in found]
 
     def gives(self, action: Callable[[], Any]) -> Any:
         """What an action gives that has to end well."""
@@ -187,13 +191,13 @@ def _limit() -> None:
 
 
 def _watch(allowed: tuple[Path, Path], breaches: list[str]) -> Callable[[str, tuple[Any, ...]], None]:
-    homes = tuple(os.path.realpath(folder) + os.sep for folder in allowed)
+    homes = tuple(folder.resolve() for folder in allowed)
 
     def is_outside(path: Any) -> bool:
         if not isinstance(path, str | bytes | os.PathLike) or os.fsdecode(path) in _DEVICES:
             return False
-        full = os.fsdecode(path)
-        return not os.path.join(os.path.realpath(os.path.dirname(full) or "."), "").startswith(homes)
+        folder = Path(os.fsdecode(path)).parent.resolve()
+        return not any(folder.is_relative_to(home) for home in homes)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen" and arguments[0] == sys.executable:

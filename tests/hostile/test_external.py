@@ -62,8 +62,7 @@ def test_a_location_that_is_not_a_file_beside_the_model(sandbox: Sandbox, locati
     (sandbox.root / "given_evil").mkdir()
     (sandbox.root / "given_evil" / "weights.bin").write_bytes(bytes(BYTES))
     made = written(external({"location": location.format(secret=sandbox.secret)}), sandbox.given)
-    sandbox.refuses(lambda: read(made), ModelError)
-    sandbox.refuses(lambda: read(made.read_bytes(), sandbox.given), ModelError)
+    sandbox.refuses_each([lambda: read(made), lambda: read(made.read_bytes(), sandbox.given)], ModelError)
 
 
 def _symlink(sandbox: Sandbox) -> str:
@@ -99,7 +98,7 @@ def _fifo(sandbox: Sandbox) -> str:
 
 
 def _socket(sandbox: Sandbox) -> str:
-    here = os.getcwd()
+    here = Path.cwd()
     with socket.socket(socket.AF_UNIX) as opened:
         os.chdir(sandbox.given)
         opened.bind("door")

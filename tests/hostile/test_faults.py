@@ -1,12 +1,13 @@
 """Every file that is made, written, synced, renamed or given its permissions is made to fail, in turn.
 
-Three ways to fail: the disk is full, the permission is missing, the user interrupts; and the interruption that
-comes just after the call. Whatever fails, the folder holds what it held before, or what a run that ends well
+Ways to fail: the disk is full, the permission is missing, the user interrupts before the call or just after
+it. Whatever fails, the folder holds what it held before, or what a run that ends well
 leaves there; nothing between the two, and nothing beside it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections import Counter
@@ -163,17 +164,16 @@ def test_the_old_state_or_the_new_one(
         for way in WAYS:
             _reset(folder, old)
             faults.arm(at, way)
-            try:
+            with contextlib.suppress(OutputError, KeyboardInterrupt):
                 now(folder)
-            except (OutputError, KeyboardInterrupt):
-                pass
             faults.arm(None)
             found = _content(folder)
             found.pop("a.stats.checkpoint", None)  # what an interrupted calibration goes on from
             assert found in (old, new), (calls[at], way, sorted(found), sorted(between))
             ended["old" if found == old else "new"] += 1
-    print(f"\n{job.__name__.strip('_')}: {len(calls)} calls ({dict(Counter(calls))}), "
-          f"{sum(ended.values())} faults, {ended['old']} left the old state, {ended['new']} the new")  # fmt: skip
+    kinds = ", ".join(f"{count} {name}" for name, count in Counter(calls).items())
+    print(f"\n{job.__name__.strip('_')}: {len(calls)} calls ({kinds}), {sum(ended.values())} faults:")
+    print(f"{ended['old']} left the old state, {ended['new']} the new")
 
 
 def _reset(folder: Path, content: Content) -> None:

@@ -117,9 +117,8 @@ REFUSED: dict[str, Make] = {
 @pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED.keys())
 def test_a_graph_that_is_refused(sandbox: Sandbox, make: Make) -> None:
     made = make()
-    sandbox.refuses(lambda: read(made), ModelError)
     path = written(made, sandbox.given)
-    sandbox.refuses(lambda: quantized(path, sandbox.out), ModelError)
+    sandbox.refuses_each([lambda: read(made), lambda: quantized(path, sandbox.out)], ModelError)
 
 
 @pytest.mark.parametrize("depth", [40, 70, 500])
@@ -162,7 +161,7 @@ def _amplified(op: str, *shape: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("op", ["ConstantOfShape", "Expand", "Tile", "Pad", "Range"])
-@pytest.mark.parametrize("size", [2**31, 2**40, 2**62])
+@pytest.mark.parametrize("size", [2**31, 2**62])
 def test_a_few_bytes_that_ask_for_gigabytes(sandbox: Sandbox, op: str, size: int) -> None:
     made = _amplified(op, size)
     sandbox.settles(lambda: quantized(made, sandbox.out, feeds(1)))

@@ -113,13 +113,13 @@ def _calibrated(folder: Path) -> tuple[Plan, bytes]:
 def _mutated(content: bytes, chance: random.Random) -> bytes:
     changed = bytearray(content)
     for _ in range(chance.randint(1, 6)):
+        at = chance.randrange(max(1, len(changed) - 1))
         match chance.randrange(3):
             case 0:
-                changed[chance.randrange(len(changed))] = chance.randrange(256)
+                changed[at : at + 1] = bytes([chance.randrange(256)])
             case 1:
-                del changed[chance.randrange(len(changed)) :][: chance.randrange(9)]
+                del changed[at : at + chance.randrange(9)]
             case _:
-                at = chance.randrange(len(changed))
                 changed[at:at] = bytes(chance.randrange(256) for _ in range(chance.randrange(6)))
     return bytes(changed)
 
@@ -192,7 +192,8 @@ PLANS: dict[str, str] = {
     "number-of-10000-digits": '{"octavo_plan": ' + "9" * 10_000 + "}",
     "unknown-key": '{"octavo_plan": 1, "style": "qdq", "nodes": {}, "entries": [], "exec": "rm"}',
     "entries-of-nothing": '{"octavo_plan": 1, "style": "qdq", "nodes": {}, "entries": [[]]}',
-    "kind-unknown": '{"octavo_plan": 1, "style": "qdq", "nodes": {}, "entries": [["x", null, {"kind": "os"}]]}',
+    "kind-unknown": '{"octavo_plan": 1, "style": "qdq", "nodes": {}, "entries": '
+    '[["x", null, {"kind": "os"}]]}',
     "kind-dunder": '{"octavo_plan": 1, "style": "qdq", "nodes": {}, "entries": '
     '[["x", null, {"kind": "__class__"}]]}',
     "shares-itself": '{"octavo_plan": 1, "style": "qdq", "nodes": {}, "entries": '

@@ -110,8 +110,7 @@ FAULTS: dict[str, Callable[[Weight], None]] = {
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 def test_a_damaged_initializer(sandbox: Sandbox, fault: Callable[[Weight], None]) -> None:
     made = changed(lambda proto: fault(proto.graph.initializer[0]))
-    sandbox.refuses(lambda: read(made.SerializeToString()), ModelError)
-    sandbox.refuses(lambda: read(made), ModelError)
+    sandbox.refuses_each([lambda: read(made.SerializeToString()), lambda: read(made)], ModelError)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_place_that_can_not_be_written(sandbox: Sandbox, place: Callable[[Sand
 
 def test_a_file_that_grows_too_large_for_the_disk(sandbox: Sandbox) -> None:
     """The limit on the size of files stands in for a full disk."""
-    rows = np.zeros((9000, 8192), np.float32)
+    rows = np.zeros((8200, 8192), np.float32)
     made = layer()
     made.graph.initializer[0].dims[:] = rows.shape
     made.graph.initializer[0].raw_data = rows.tobytes()

@@ -24,7 +24,7 @@ from octavo.errors import ModelError, RecipeError, closest
 from octavo.model import handover, io, query
 from octavo.model.samples import specs_of
 from octavo.model.serialize import skeleton
-from octavo.model.session import InputSpec, Session, runtime_ir_limit
+from octavo.model.session import NO_SPINNING, InputSpec, Session, runtime_ir_limit
 from octavo.model.tensors import MappedTensor
 
 Progress = Callable[[int, int | None], None]
@@ -233,7 +233,7 @@ def _open(
         asked = augment(proto, wanted, together=together)
         if not asked:
             return None
-        config = {"session.intra_op.allow_spinning": "0"} if together else {}  # the time is in opening it
+        config = dict(NO_SPINNING) if together else {}  # the time is in opening it
         used = {name: value for name, value in initializers.items() if name in asked.used}
         handover.fill(proto, used, config)
         return Session.open(proto.SerializeToString(), config=config, **options), asked

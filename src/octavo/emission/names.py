@@ -19,8 +19,8 @@ NODE = "_quant"
 
 def zero_point(params: QParams) -> str | None:
     """The name of a zero point that many tensors share, by its value; None where channels differ."""
-    values = np.unique(params.zero_point.astype(np.int64))
-    if len(values) != 1:
+    values = params.zero_point.astype(np.int64).reshape(-1)
+    if not len(values) or values.min() != values.max():
         return None
-    count = f"_x{params.zero_point.size}" if params.zero_point.ndim else ""
+    count = f"_x{len(values)}" if params.zero_point.ndim else ""
     return f"{params.qtype}{ZERO_POINT}_{values[0]}{count}"

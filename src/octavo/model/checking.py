@@ -93,8 +93,8 @@ class _Walk:
         for tensor in attribute.tensors:
             if tensor.data_location == TensorProto.EXTERNAL:
                 raise ModelError(
-                    f"{self.where}: the list {attribute.name!r} {place} keeps a tensor in another file, which "
-                    "is not supported; store it in the model."
+                    f"{self.where}: the list {attribute.name!r} {place} keeps a tensor in another file, "
+                    "which is not supported; store it in the model."
                 )
             self.tensor(tensor, place)
         if attribute.HasField("g"):

@@ -66,10 +66,13 @@ class Folder:
                     )
         for location, announced in checksums.items():
             file = self._files.get(location)
-            if file is not None and sha1(file.view(), usedforsecurity=False).hexdigest() != announced.lower():
+            if (
+                file is not None
+                and sha1(file.view().data, usedforsecurity=False).hexdigest() != announced.lower()
+            ):
                 raise ModelError(
-                    f"The file {file.path} differs from the checksum that the model gives for it; it is damaged "
-                    "or belongs to another model."
+                    f"The file {file.path} differs from the checksum that the model gives for it; it is "
+                    "damaged or belongs to another model."
                 )
 
     def _file(self, location: str, where: str) -> DataFile:

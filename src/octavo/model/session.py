@@ -327,6 +327,9 @@ def sample_inputs(
     return make(inputs, seed, dims or {})
 
 
+NO_SPINNING = {"session.intra_op.allow_spinning": "0"}  # threads that wait for work sleep: for a run or two
+
+
 def verify(
     model: ir.Model | str | Path,
     *,
@@ -347,7 +350,9 @@ def verify(
     large = _file_bytes(model) > LARGE if not isinstance(model, ir.Model) else False
     try:
         check(model)
-        session = Session.open(model, custom_ops=custom_ops, optimize=size <= FULL_CHECK, prepack=not large)
+        session = Session.open(
+            model, custom_ops=custom_ops, optimize=size <= FULL_CHECK, prepack=not large, config=NO_SPINNING
+        )
         if feeds is not None:
             session.run(feeds)
         elif run:

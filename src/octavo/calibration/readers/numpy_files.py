@@ -169,7 +169,8 @@ def _stream(file: Path | Member, archive: Opened | None) -> IO[bytes]:
 
 def _unreadable(file: Path | Member, error: Exception) -> DataError:
     return DataError(
-        f"{file} can't be read as numpy data: {str(error) or type(error).__name__}. Python objects are refused; save plain arrays."
+        f"{file} can't be read as numpy data: {str(error) or type(error).__name__}. Python objects are "
+        "refused; save plain arrays."
     )
 
 
