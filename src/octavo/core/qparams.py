@@ -26,10 +26,10 @@ class QParams:
         return self.identity == other.identity
 
     @property
-    def identity(self) -> tuple[QType, Granularity, str, bytes, bytes]:
+    def identity(self) -> tuple[QType, Granularity, np.dtype[Any], bytes, bytes]:
         """Equal where the mapping is the same, bit for bit; what dictionaries find parameters by."""
         scale = self.scale
-        return self.qtype, self.granularity, scale.dtype.name, scale.tobytes(), self.zero_point.tobytes()
+        return self.qtype, self.granularity, scale.dtype, scale.tobytes(), self.zero_point.tobytes()
 
     @property
     def real_range(self) -> tuple[float, float]:

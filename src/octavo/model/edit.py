@@ -35,20 +35,14 @@ class Editor:
     ) -> ir.Value:
         """A new initializer of the main graph, under this name or the next free one."""
         name = self.values.claim(name)
-        dims: Iterable[Any]
+        shape = ir.Shape(content.shape if isinstance(content, np.ndarray) else content.shape.numpy())
         if isinstance(content, np.ndarray):
-            tensor: ir.TensorProtocol = ir.Tensor(np.asarray(content, order="C"), dtype=dtype, name=name)
-            dims = content.shape
+            array = np.asarray(content, order="C")
+            tensor: ir.TensorProtocol = ir.Tensor(array, dtype=dtype, shape=shape, name=name)
         else:
             tensor = content
             tensor.name = name
-            dims = tensor.shape.numpy()
-        value = ir.Value(
-            name=name,
-            type=ir.TensorType(tensor.dtype),
-            shape=ir.Shape(dims),
-            const_value=tensor,
-        )
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
         self.model.graph.initializers.add(value)
         return value
 

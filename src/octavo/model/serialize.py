@@ -65,15 +65,18 @@ def weight_bytes(model: ir.Model) -> int:
 
 def _bytes(tensor: ir.TensorProtocol) -> int:
     """The size of a tensor's content, without the detours that its own ``nbytes`` takes."""
-    if tensor.dtype == ir.DataType.STRING:
+    dtype = tensor.dtype
+    if dtype == ir.DataType.STRING:
         return int(tensor.nbytes)
     if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
+        if dtype.bitwidth >= 8:
+            return int(tensor.raw.nbytes)
         count = tensor.raw.size
     elif isinstance(tensor, ir.TensorProtoTensor):
         count = math.prod(tensor.raw.dims)
     else:
         count = math.prod(tensor.shape.numpy())
-    return -(-count * tensor.dtype.bitwidth // 8)
+    return -(-count * dtype.bitwidth // 8)
 
 
 def lowest_ir_version(model: ir.Model) -> int:
