@@ -8,7 +8,7 @@ import time
 import pytest
 
 from octavo.cli import console as module
-from octavo.cli.console import Console
+from octavo.cli.console import Console, show
 
 
 class Terminal(io.StringIO):
@@ -75,3 +75,9 @@ def test_remarks_can_not_steer_the_terminal() -> None:
     stream = io.StringIO()
     Console(stream=stream).note("a\x1b[2Jb")
     assert stream.getvalue() == "a[2Jb\n"
+
+
+def test_an_answer_shown_on_a_terminal_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    table = "name  value\n----  -----\n" + "x" * 300 + "  [1]"
+    show(table)
+    assert capsys.readouterr().out == table + "\n"

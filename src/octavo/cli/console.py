@@ -148,3 +148,20 @@ class _Bar(_Phase):
             )
             self._task = self._bar.add_task(clean(self.name), completed=self.done, total=self.total)
             self._bar.start()
+
+
+def show(text: str) -> None:
+    """Print an answer on a terminal: the heads of its tables stand out, lines are never broken."""
+    from rich.console import Console as Terminal
+    from rich.text import Text
+
+    lines = text.split("\n")
+    shown = Text()
+    for number, line in enumerate(lines):
+        is_rule = bool(line.strip()) and not line.strip(" -")
+        is_head = (
+            number + 1 < len(lines) and bool(lines[number + 1].strip()) and not lines[number + 1].strip(" -")
+        )
+        shown.append(line, style="dim" if is_rule else "bold" if is_head else "")
+        shown.append("\n")
+    Terminal(highlight=False).print(shown, end="", soft_wrap=True)

@@ -191,7 +191,13 @@ def _print(answer: Answer, as_json: bool) -> None:
     else:
         from octavo.reporting.text import printable
 
-        print(printable(answer.text), flush=True)
+        text = printable(answer.text)
+        if sys.stdout.isatty():
+            from octavo.cli.console import show
+
+            show(text)
+        else:
+            print(text, flush=True)
 
 
 def _write_json(data: dict[str, Any]) -> None:
