@@ -553,3 +553,16 @@ def test_a_copy_of_a_mapped_model_is_mapped_too(tmp_path: Path) -> None:
     assert first.graph.initializers["w"].const_value.name == "w"  # type: ignore[union-attr]
     with pytest.raises(OutputError, match="being read"):
         io.save(second, path)
+
+
+def test_a_model_that_gives_a_map_is_refused_with_a_way_out() -> None:
+    proto = onnx.helper.make_model(
+        onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", [], [])
+    )
+    answer = proto.graph.output.add(name="y")
+    answer.type.map_type.key_type = onnx.TensorProto.INT64
+    answer.type.map_type.value_type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    proto.graph.input.add(name="x").CopyFrom(answer)
+    proto.graph.input[0].name = "x"
+    with pytest.raises(ModelError, match=r"can't be read: Map types.*ZipMap"):
+        io.load(proto)

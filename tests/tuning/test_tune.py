@@ -96,6 +96,15 @@ def test_of_like_speeds_the_most_faithful_is_chosen() -> None:
     assert found.best.name == "b"
 
 
+def test_speeds_whose_intervals_meet_count_as_the_same() -> None:
+    noisy = replace(trial("noisy", 2.9, 30), speed=Ratio(2.9, 0.6, 3.1))
+    found = choose(
+        [noisy, replace(trial("faithful", 1.5, 39), speed=Ratio(1.5, 1.2, 3.2))], Demands(), 4, 400
+    )
+    assert found.best is not None
+    assert found.best.name == "faithful"
+
+
 def test_too_slow_or_too_far_off_is_not_chosen() -> None:
     found = choose(
         [trial("slow", 0.9, 40), trial("wrong", 3.0, 5), trial("fair", 1.1, 20)], Demands(), 4, 400

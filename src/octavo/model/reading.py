@@ -115,7 +115,7 @@ def _through_proto(source: ir.Model) -> ir.Model:
     try:
         model = ir.from_proto(ir.to_proto(source))
     except ir.serde.SerdeError as error:
-        raise ModelError(f"The model is malformed: {_innermost(error)}.") from error
+        raise ModelError(f"The model is malformed: {_told(_innermost(error))}.") from error
     for tensor in _tensors(model):
         if isinstance(tensor, ir.ExternalTensor) and folders:
             tensor.base_dir = folders[0]
@@ -160,15 +160,25 @@ def _build(
         with _without_warnings():
             model = ir.from_proto(proto)
     except _MALFORMED as error:
-        raise ModelError(f"{where} is malformed: {_innermost(error)}.") from error
+        cause = _innermost(error)
+        if isinstance(cause, NotImplementedError):
+            raise ModelError(
+                f"{where} holds something that can't be read: {str(cause).partition('.')[0]}. Take it out,"
+                " such as the ZipMap at the end of a classifier that gives a map, and quantize the rest."
+            ) from error
+        raise ModelError(f"{where} is malformed: {_told(cause)}.") from error
     _replace_tensors(model, lambda t: folder.tensor(t) if isinstance(t, ir.ExternalTensor) else t)
     folder.check(checksums)
     return model
 
 
-def _innermost(error: BaseException) -> str:
+def _innermost(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
+    return error
+
+
+def _told(error: BaseException) -> str:
     return str(error).split("\n")[0].rstrip(".")
 
 

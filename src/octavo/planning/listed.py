@@ -8,6 +8,8 @@ that makes of it; where the quantized range does the clamp's work, the clamp goe
 
 from __future__ import annotations
 
+import abc
+
 import onnx_ir as ir
 
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
@@ -41,7 +43,7 @@ class BlocksError(RecipeError):
     """Blocks for a weight that is no matrix."""
 
 
-class Listed:
+class Listed(abc.ABC):
     """What the styles share: entries of tensors, weights, biases and clamps."""
 
     def __init__(self, model: ir.Model, nodes: list[ir.Node], question: Question) -> None:
@@ -94,9 +96,9 @@ class Listed:
             spelling=self.recipe.spelling,
         )
 
+    @abc.abstractmethod
     def decide(self, node: ir.Node) -> None:
         """Place the entries of one node."""
-        raise NotImplementedError
 
     def _check(self, entries: dict[Key, Entry]) -> None:
         """Raise where the runtime would fail, or compute something else."""

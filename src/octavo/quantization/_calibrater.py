@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -21,6 +22,7 @@ from octavo.model import io, query
 from octavo.model.normalize import normalize
 from octavo.model.prepare import shapes
 from octavo.quantization import _select
+from octavo.quantization._errors import UnsupportedError
 from octavo.quantization._models import add_infer_metadata
 from octavo.quantization._tensors_data import TensorsData
 
@@ -36,7 +38,7 @@ def _loaded(source: Any) -> ir.Model:
     return model
 
 
-class CalibraterBase:
+class CalibraterBase(abc.ABC):
     """Runs a model on samples and finds the range of each tensor of the chosen operators."""
 
     def __init__(
@@ -107,15 +109,18 @@ class CalibraterBase:
         io.save(model, self.augmented_model_path, external_data=self.use_external_data_format or None)
 
     def _augmented(self) -> ModelProto:
-        raise NotImplementedError
+        raise UnsupportedError(
+            f"{type(self).__name__} has no augmented model; override augment_graph(), or derive from"
+            " MinMaxCalibrater or HistogramCalibrater."
+        )
 
+    @abc.abstractmethod
     def collect_data(self, data_reader: Any) -> None:
         """Run the model on all samples of a reader, and remember what its tensors' values were."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def compute_data(self) -> TensorsData:
         """The range of each tensor."""
-        raise NotImplementedError
 
     def compute_range(self) -> TensorsData:
         """The same under its older name."""

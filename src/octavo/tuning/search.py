@@ -234,9 +234,8 @@ def choose(trials: Sequence[Trial], demands: Demands, held_back: int, float_byte
         tuple(trials), best, met, reason, held_back, float_bytes, demands
     )
     if good:
-        fastest = max(_speed(trial) for trial in good)
-        near = [trial for trial in good if _speed(trial) >= fastest * (1 - ALIKE)]
-        best = max(near, key=_fidelity)
+        fastest = max(good, key=_speed)
+        best = max((trial for trial in good if _alike(trial, fastest)), key=_fidelity)
         return whole(best, True, f"{best.name}: {_words(best)}")
     ran = [trial for trial in trials if trial.error is None]
     if not ran:
@@ -245,6 +244,13 @@ def choose(trials: Sequence[Trial], demands: Demands, held_back: int, float_byte
     best = max(ran, key=_fidelity)
     missed = "; ".join(f"{trial.name}: {demands.missed(trial)}" for trial in trials)
     return whole(best, False, f"nothing meets the demands. {missed}")
+
+
+def _alike(trial: Trial, fastest: Trial) -> bool:
+    """Whether a trial is as fast, as far as measuring shows: nearly so, or within the noise of both."""
+    if _speed(trial) >= _speed(fastest) * (1 - ALIKE):
+        return True
+    return trial.speed is not None and fastest.speed is not None and trial.speed.high >= fastest.speed.low
 
 
 def _speed(trial: Trial) -> float:
