@@ -14,10 +14,11 @@ quantized convolutions are counted. The runtime gets one thread where that can b
 option; on tensors this small its second thread does little). "load s" is what the runtime itself takes to
 open the result at its default optimization level.
 
-By default Octavo loads and runs what it has written before it hands it over; stock does not. The runtime's
-time to load a graph grows with the square of the number of its weights (it sorts nodes without predecessors,
-such as the DequantizeLinear of each weight, into a linked list), whatever wrote the file. So there are two
-rows of Octavo: as it is, and with ``verify=False``, which does what stock does.
+By default Octavo loads and runs what it has written before it hands it over, a large graph in pieces; stock
+does not. So there are two rows of Octavo: as it is, and with ``verify=False``, which does what stock does.
+The runtime's own time to load a whole graph ("load s") grows with the square of the number of its weights (it
+sorts nodes without predecessors, such as the DequantizeLinear of each weight, into a linked list), whatever
+wrote the file.
 """
 
 from __future__ import annotations

@@ -340,8 +340,9 @@ def verify(
 ) -> None:
     """Check that a result is a valid model that the runtime loads, and runs on one sample.
 
-    It is loaded as a user would load it. A graph of very many nodes (``FULL_CHECK``) is loaded without the
-    runtime's optimizations, whose time grows with the square of the nodes; a large one without prepacking.
+    It is loaded as a user would load it; a large one without prepacking. A graph of very many nodes
+    (``FULL_CHECK``) is loaded in pieces where it can be cut, and without the runtime's optimizations: both
+    grow with the square of the nodes.
     """
     from octavo.model.handover import check
 
@@ -350,6 +351,8 @@ def verify(
     large = _file_bytes(model) > LARGE if not isinstance(model, ir.Model) else False
     try:
         check(model)
+        if size > FULL_CHECK and feeds is not None and _runs_in_pieces(model, feeds, custom_ops):
+            return
         session = Session.open(
             model, custom_ops=custom_ops, optimize=size <= FULL_CHECK, prepack=not large, config=NO_SPINNING
         )
@@ -359,6 +362,26 @@ def verify(
             _run_on_some_sample(session)
     except (ModelError, DataError) as error:
         raise OutputError(f"The check of {name} failed: {error}") from error
+
+
+def _runs_in_pieces(model: ir.Model | str | Path, feeds: Feeds, custom_ops: Sequence[str | Path]) -> bool:
+    """Whether a file's graph runs piece by piece; if it does not, the whole of it tells why."""
+    from octavo.model.pieces import can_be_cut, run_in_pieces
+
+    if isinstance(model, ir.Model) or _file_bytes(model) > LARGE:
+        return False
+    proto = onnx.load(str(model), load_external_data=False)
+
+    def run(part: bytes, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        session = Session.open(part, custom_ops=custom_ops, optimize=False, config=NO_SPINNING)
+        return session.run(inputs)
+
+    try:
+        return can_be_cut(proto) and run_in_pieces(proto, feeds, run).keys() == {
+            one.name for one in proto.graph.output
+        }
+    except (ModelError, DataError, KeyError):
+        return False
 
 
 def _file_bytes(path: str | Path) -> int:
