@@ -13,7 +13,7 @@ from onnx import helper
 
 from octavo.model import io, query
 from octavo.model.normalize import normalize
-from octavo.model.prepare import fusions, shapes
+from octavo.model.prepare import fusions, prepare, shapes
 
 from .helpers import before_and_after, ops
 
@@ -330,3 +330,26 @@ def test_upsample_in_a_newer_opset_becomes_resize() -> None:
     x = np.float32([[[[1, 2], [3, 4]]]])
     got = Session.open(found).run({"x": x})["y"]
     np.testing.assert_array_equal(got, x.repeat(2, axis=2).repeat(2, axis=3))
+
+
+@pytest.mark.parametrize(
+    ("bias", "x", "flat"),
+    [
+        ((1, 3), (2, 4), True),
+        ((1, 1, 3), (5, 2, 4), True),
+        ((1, 1, 3), (2, 4), False),
+        ((2, 3), (2, 4), False),
+    ],
+    ids=["row", "row of rank 3", "a rank more", "a matrix"],
+)
+def test_a_bias_of_one_row_becomes_a_vector(bias: tuple[int, ...], x: tuple[int, ...], flat: bool) -> None:
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((4, 3)).astype(np.float32),
+        "b": rng.standard_normal(bias).astype(np.float32),
+    }
+    nodes = [node("MatMul", ["x", "w"], ["p"]), node("Add", ["b", "p"], ["y"])]
+    found = before_and_after(model(nodes, [tensor("x", x)], [tensor("y", None)], weights), prepare)
+    layer = query.linear_layer(found.graph[0])
+    assert layer is not None
+    assert (layer.bias is not None) is flat

@@ -17,6 +17,7 @@ from octavo.model import query
 from octavo.model.edit import Editor
 from octavo.model.prepare.activations import gelu, hard_swish
 from octavo.model.prepare.adapters import ADAPTERS
+from octavo.model.prepare.biases import flat_biases
 from octavo.model.prepare.layer_norm import layer_norm
 from octavo.model.prepare.patterns import closed
 from octavo.model.prepare.unit import Unit
@@ -53,6 +54,7 @@ def fuse(model: ir.Model) -> dict[str, int]:
             counts[f"{unit.op_type} as one operator"] += 1
         else:
             counts[f"{unit.op_type} marked as a unit"] += _mark(unit)
+    counts["biases of linear layers written as vectors"] += flat_biases(model)
     return {text: count for text, count in counts.items() if count}
 
 
