@@ -30,7 +30,9 @@ def test_closest_takes_any_iterable() -> None:
     assert closest("styl", (name for name in ("style",))) == "; did you mean 'style'?"
 
 
-@pytest.mark.parametrize("name", ["RecipeError", "ModelError", "DataError", "TableError", "OutputError"])
+@pytest.mark.parametrize(
+    "name", ["RecipeError", "ModelError", "DataError", "TableError", "OutputError", "IsolationError"]
+)
 def test_every_error_is_an_OctavoError(name: str) -> None:
     assert issubclass(getattr(errors, name), OctavoError)
     assert name in (errors.__doc__ or "")

@@ -7,7 +7,8 @@
     ├── ModelError    the model is wrong, or of a kind that can't be quantized
     ├── DataError     the calibration data does not fit the model, or ruins it
     ├── TableError    a saved plan, statistics file or table does not fit
-    └── OutputError   a result could not be written, or failed its own check
+    ├── OutputError   a result could not be written, or failed its own check
+    └── IsolationError  an isolated run crashed, or met a limit
 
 Each message says what is wrong, where (file, node, tensor), and what to do next.
 """
@@ -15,7 +16,10 @@ Each message says what is wrong, where (file, node, tensor), and what to do next
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable
+
+_LONGEST, _MOST = 200, 5000  # of a name, and of names: comparing takes the square of the one, times the other
 
 
 class OctavoError(Exception):
@@ -42,9 +46,16 @@ class OutputError(OctavoError):
     """A result could not be written, or failed the check before it was handed over."""
 
 
+class IsolationError(OctavoError):
+    """A run in a process of its own crashed, or met a limit."""
+
+
 def closest(name: str, known: Iterable[str], count: int = 3) -> str:
     """A clause that names the known names nearest to a misspelt one: ``; did you mean 'a' or 'b'?``."""
-    near = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+    if len(name) > _LONGEST:
+        return ""
+    short = (one for one in known if len(one) <= _LONGEST)
+    near = difflib.get_close_matches(name, list(itertools.islice(short, _MOST)), n=count, cutoff=0.5)
     if not near:
         return ""
     return "; did you mean " + " or ".join(repr(n) for n in near) + "?"

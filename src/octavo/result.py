@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from octavo.reporting.html.notebook import result_html
 from octavo.reporting.summary import summary
 
 SCHEMA = 1  # the version of what to_dict() gives
+_MOST_SHRUNK = 10  # a result has at least this part of the float weights' bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,9 @@ def check_output(model: ir.Model, path: Path) -> None:
             raise OutputError(f"{path.parent} is no folder; create it first, or choose another output.")
         if path.is_dir():
             raise OutputError(f"{path} is a folder; give the path of a file.")
+    files.sweep(path.parent)
     io.refuse_overwriting(model, path, path.with_name(path.name + ".data"))
+    files.check_room(path, io.weight_bytes(model) // _MOST_SHRUNK)
 
 
 def _make(folder: Path, path: Path) -> None:
@@ -186,6 +188,7 @@ def write_verified(
     feeds: Feeds | None = None,
     external_data: bool | None = None,
     custom_ops: Sequence[str | Path] = (),
+    threads: int | None = None,
 ) -> list[Path]:
     """Write into a folder of its own beside the target, check the files there as a user would, then move.
 
@@ -193,11 +196,11 @@ def write_verified(
     """
     path = path.absolute()
     check_output(model, path)
-    folder = path.parent / f".octavo-{secrets.token_hex(8)}.dir"
+    folder = path.parent / files.new_name("dir")
     try:
         _make(folder, path)
         written = io.save(model, folder / path.name, external_data=external_data)
-        verify(written[0], feeds=feeds, custom_ops=custom_ops, nodes=len(model.graph))
+        verify(written[0], feeds=feeds, custom_ops=custom_ops, nodes=len(model.graph), threads=threads)
         targets = [path.parent / file.name for file in written]
         with _reported(path):
             files.swap(targets, written)

@@ -1,8 +1,9 @@
 """Every file that is made, written, synced, renamed or given its permissions is made to fail, in turn.
 
 Ways to fail: the disk is full, the permission is missing, the user interrupts before the call or just after
-it. Whatever fails, the folder holds what it held before, or what a run that ends well
-leaves there; nothing between the two, and nothing beside it.
+it, the process is killed before or after it. Whatever fails, the folder holds what it held before, or what a
+run that ends well leaves there; nothing between the two, and nothing beside it. A killed process can't clean
+up after itself: there that holds when the next run has looked at the folder.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ import pytest
 import octavo
 from hostile.models import WIDTH, feeds, layer
 from octavo.calibration import saved, tables
+from octavo.core import files
 from octavo.core.stats import Range
 from octavo.errors import OutputError
 from octavo.reporting import html
@@ -65,8 +68,10 @@ class Faults:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._way == "forbidden":
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        if self._way == "interrupted-after":
+        if self._way.endswith("-after"):
             real()
+        if self._way.startswith("killed"):
+            os._exit(9)
         raise KeyboardInterrupt
 
 
@@ -87,6 +92,17 @@ class _File:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
+
+
+def _killed(now: Callable[[Path], object], folder: Path, faults: Faults, at: int, way: str) -> None:
+    """Let the call with this number be a process's last."""
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            faults.arm(at, way)
+            now(folder)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
 def _content(folder: Path) -> Content:
@@ -173,6 +189,34 @@ def test_the_old_state_or_the_new_one(
             ended["old" if found == old else "new"] += 1
     kinds = ", ".join(f"{count} {name}" for name, count in Counter(calls).items())
     print(f"\n{job.__name__.strip('_')}: {len(calls)} calls ({kinds}), {sum(ended.values())} faults:")
+    print(f"{ended['old']} left the old state, {ended['new']} the new")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there can leftovers be told from others' files")
+@pytest.mark.parametrize("fresh", [True, False], ids=["into-an-empty-folder", "over-an-older-output"])
+@pytest.mark.parametrize("job", [_quantization, _tables, _plan], ids=["quantization", "tables", "plan"])
+def test_a_killed_process_leaves_the_old_state_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Callable[[bool], Any], fresh: bool
+) -> None:
+    earlier, now = job(True), job(False)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    if not fresh:
+        earlier(folder)
+    old = _content(folder)
+    faults = Faults(monkeypatch, folder)
+    now(folder)
+    new, calls = _content(folder), list(faults.calls)
+    ended: Counter[str] = Counter()
+    for at in range(len(calls)):
+        for way in ("killed", "killed-after"):
+            _reset(folder, old)
+            _killed(now, folder, faults, at, way)
+            files.sweep(folder)
+            found = _content(folder)
+            assert found in (old, new), (calls[at], way, sorted(found))
+            ended["old" if found == old else "new"] += 1
+    print(f"\n{job.__name__.strip('_')}: {sum(ended.values())} kills:")
     print(f"{ended['old']} left the old state, {ended['new']} the new")
 
 

@@ -101,7 +101,7 @@ def plain_page(tmp_path_factory: pytest.TempPathFactory) -> _Tags:
     np.savez(folder / "c.npz", x=np.concatenate([one["x"] for one in feeds()]))
     model = written(_named("plain"), folder)
     data = ["--data", str(folder / "c.npz"), "--threads", "1", "--report", str(folder / "r.html")]
-    code, _, err = _command("quantize", str(model), "-o", str(folder / "m.onnx"), *data)
+    code, _, err = _command("quantize", str(model), "-o", str(folder / "m.onnx"), "--plain", *data)
     assert code == 0, err
     return _tags((folder / "r.html").read_text())
 
@@ -115,7 +115,7 @@ def test_a_name_is_a_word(sandbox: Sandbox, name: str, plain_page: _Tags) -> Non
     def commands() -> list[tuple[int, str, str]]:
         data = ["--data", str(sandbox.given / "c.npz"), "--threads", "1", "--report", str(out / "r.html")]
         return [
-            _command("quantize", str(path), "-o", str(out / "m.onnx"), *data),
+            _command("quantize", str(path), "-o", str(out / "m.onnx"), "--plain", *data),
             _command("plan", str(path), "-o", str(out / "plan.json")),
             _command("inspect", str(out / "m.onnx")),
             _command("inspect", str(out / "m.onnx"), "--json"),
@@ -156,3 +156,81 @@ def test_names_that_become_equal_when_cleaned(sandbox: Sandbox) -> None:
     path = written(made, sandbox.given)
     code, _, err = sandbox.gives(lambda: _command("quantize", str(path), "-o", str(sandbox.out / "m.onnx")))
     assert code == 0, err
+
+
+MORE = (
+    "script",
+    "image",
+    "formula",
+    "escape-sequence",
+    "newlines",
+    "right-to-left",
+    "separators",
+    "rich-markup",
+)
+
+
+@pytest.fixture
+def hostile_model(sandbox: Sandbox) -> str:
+    """A model whose names are all of these in one; its data lies beside it."""
+    np.savez(sandbox.given / "c.npz", x=np.concatenate([one["x"] for one in feeds()]))
+    return str(written(_named("".join(NAMES[name] for name in MORE)), sandbox.given))
+
+
+DATA = ("--data", "c.npz", "--threads", "1")
+
+
+def test_a_name_is_a_word_in_reports_of_every_kind(sandbox: Sandbox, hostile_model: str) -> None:
+    out = sandbox.out
+
+    def commands() -> list[tuple[int, str, str]]:
+        quantize = ("quantize", "--plain", hostile_model, "-o", str(out / "m.onnx"), *DATA, "--report")
+        kinds = [_command(*quantize, str(out / f"r.{kind}")) for kind in ("md", "txt", "json")]
+        return [*kinds, _command("plan", hostile_model, "--tensors")]
+
+    for code, printed, remarks in sandbox.gives(commands):
+        assert code == 0, remarks[-300:]
+        assert not _OBEYED.search(printed + remarks)
+    assert sorted(p.name for p in out.iterdir()) == ["m.onnx", "r.json", "r.md", "r.txt"]
+    assert isinstance(json.loads((out / "r.json").read_text(encoding="utf-8")), dict)
+    for report in ("r.md", "r.txt"):
+        assert not _OBEYED.search((out / report).read_text(encoding="utf-8"))
+    assert not _tags((out / "r.md").read_text(encoding="utf-8")).found
+
+
+def test_a_name_is_a_word_in_every_other_verb(sandbox: Sandbox, hostile_model: str) -> None:
+    model, stats = str(sandbox.out / "m.onnx"), str(sandbox.out / "a.stats")
+
+    def commands() -> list[tuple[int, str, str]]:
+        return [
+            _command("calibrate", hostile_model, "-o", stats, *DATA),
+            _command("stats", "show", stats, "--tensors"),
+            _command("quantize", hostile_model, "-o", model, "--stats", stats),
+            _command("lint", model),
+            _command("compare", hostile_model, model, *DATA),
+            _command("doctor", hostile_model, *DATA),
+        ]
+
+    for code, printed, remarks in sandbox.gives(commands):
+        assert code in (0, 1), remarks[-300:]
+        assert not _OBEYED.search(printed + remarks)
+    assert sorted(p.name for p in sandbox.out.iterdir()) == ["a.stats", "m.onnx"]
+
+
+def test_ranges_of_hostile_names_in_tables_of_other_tools(sandbox: Sandbox) -> None:
+    from octavo.calibration import tables
+    from octavo.core.stats import Range
+
+    ranges = {
+        name: Range(0.0, 1.0 + number) for number, name in enumerate(NAMES.values()) if "\0" not in name
+    }
+
+    def saved() -> list[str]:
+        tables.save_all(ranges, sandbox.out)
+        return sorted(path.name for path in sandbox.out.iterdir())
+
+    outcome = sandbox.settles(saved)
+    if outcome.error is None:
+        for path in sandbox.out.glob("*.json"):
+            assert json.loads(path.read_text(encoding="utf-8"))
+        assert all(re.fullmatch(r"calibration\.[a-z]+", name) for name in outcome.value)

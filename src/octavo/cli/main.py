@@ -27,6 +27,7 @@ from octavo.cli import (
     doctor,
     evaluate,
     inspect,
+    isolated,
     lint,
     ops,
     plan,
@@ -37,7 +38,6 @@ from octavo.cli import (
     stats,
     steps,
     targets,
-    tune,
 )
 from octavo.cli.console import Console
 from octavo.cli.verb import Answer, Verb, as_json_text
@@ -45,7 +45,6 @@ from octavo.errors import OctavoError, RecipeError, closest
 
 VERBS: tuple[Verb, ...] = (
     quantize.VERB,
-    tune.VERB,
     qat.VERB,
     plan.VERB,
     calibrate.VERB,
@@ -90,8 +89,18 @@ def parser() -> argparse.ArgumentParser:
         ("--json", "answer in JSON on standard output, with nothing else there"),
         ("--quiet", "no remarks and no progress"),
         ("--debug", "show tracebacks"),
+        (
+            "--isolate",
+            "run in a process of its own, with limits and without network: for files from strangers",
+        ),
     ):
         group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
+    group.add_argument(
+        "--limits",
+        metavar="LIMITS",
+        default=argparse.SUPPRESS,
+        help="isolate, with these limits, for example memory=4GiB,seconds=600,file-size=8GiB",
+    )
     top = _Parser(
         prog="octavo",
         description="Quantize ONNX models: smaller, faster, still right, and shown to be so.",
@@ -121,8 +130,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         place = f"octavo {options.verb}" if options.verb else "octavo"
         hint = closest(flag, known) if flag.startswith("-") else ""
         raise RecipeError(f"{place} does not take {unknown[0]!r}{hint or ';'} See '{place} --help'.")
-    for name in ("json", "quiet", "debug"):
+    for name in ("json", "quiet", "debug", "isolate"):
         setattr(options, name, getattr(options, name, False))
+    options.limits = getattr(options, "limits", None)
     return options
 
 
@@ -144,7 +154,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = next(one for one in VERBS if one.name == options.verb)
         # Libraries that print must not get between a machine and its JSON.
         with contextlib.redirect_stdout(sys.stderr):
-            answer = verb.run(options, console)
+            if options.isolate or options.limits is not None:
+                answer = isolated.run(given, options, console)
+            else:
+                answer = verb.run(options, console)
         console.end_phase()
         _print(answer, as_json)
     except BrokenPipeError:

@@ -1,19 +1,49 @@
-"""Replacing files as a whole: new content under a new name, then a rename; on failure nothing has changed."""
+"""Replacing files as a whole: new content under a new name, then a rename; on failure nothing has changed.
+
+Runs that write to one folder at the same time take turns while they rename: of two that write the same model
+and its weights, one wins whole.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
+import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from octavo.core import leftovers
+from octavo.core.leftovers import backup_name, new_name
 from octavo.errors import OutputError
+
+_PATIENCE = 30.0  # seconds to wait for another run's renames
+_PAUSE = 0.01
+
+
+def check_room(target: Path, needed: int) -> None:
+    """Raise where so many bytes can't find room beside a target, before they are written."""
+    try:
+        free = shutil.disk_usage(target.parent).free
+    except OSError:  # writing will tell
+        return
+    if free < needed:
+        raise OutputError(
+            f"{target} can't be written: it takes {_amount(needed)}, and {target.parent} has {_amount(free)} "
+            "free; make room, or choose another folder."
+        )
+
+
+def _amount(count: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
 
 
 def _temporary(target: Path) -> Path:
-    return target.with_name(f".octavo-{secrets.token_hex(8)}.tmp")
+    return target.with_name(new_name("tmp"))
 
 
 def _create(path: Path) -> BinaryIO:
@@ -50,16 +80,27 @@ def swap(targets: Sequence[Path], temporaries: Sequence[Path]) -> None:
 
     The first target is renamed last: once that has happened the new files stand, whatever comes after.
     """
+    with _turn(targets[0].parent):
+        leftovers.sweep(targets[0].parent)
+        _swap(targets, temporaries)
+    _sync_folder(targets[0].parent)
+
+
+def _swap(targets: Sequence[Path], temporaries: Sequence[Path]) -> None:
     undo = contextlib.ExitStack()
     backups: list[Path] = []
     try:
         for target, temporary in reversed(list(zip(targets, temporaries, strict=True))):
             _keep_mode(target, temporary)
             if target is not targets[0]:
-                backups.append(_temporary(target))
-                undo.callback(_restore, backups[-1], target, _is_there(target))
-                if _is_there(target):
+                was_there = _is_there(target)
+                kind = "old" if was_there else "new"
+                backups.append(target.with_name(backup_name(target, temporaries[0], kind)))
+                undo.callback(_restore, backups[-1], target, was_there)
+                if was_there:
                     target.rename(backups[-1])
+                else:
+                    _create(backups[-1]).close()
             temporary.replace(target)
     except BaseException:
         if temporaries[0].exists():
@@ -68,7 +109,48 @@ def swap(targets: Sequence[Path], temporaries: Sequence[Path]) -> None:
     finally:
         for backup in backups:
             backup.unlink(missing_ok=True)
-    _sync_folder(targets[0].parent)
+
+
+def sweep(folder: Path) -> None:
+    """Clear away what runs that were killed have left in a folder."""
+    with contextlib.suppress(OutputError), _turn(folder):
+        leftovers.sweep(folder)
+
+
+@contextlib.contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which goes with the process; where there are no such locks, go ahead."""
+    try:
+        import fcntl  # noqa: F401
+
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        _lock(descriptor, folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    import fcntl
+
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise OutputError(
+                    f"{folder} has been locked by another run for {_PATIENCE:.0f} s; try again when that has "
+                    "ended."
+                ) from None
+            time.sleep(_PAUSE)
+        except OSError:  # a file system without locks
+            return
 
 
 def _is_there(target: Path) -> bool:
@@ -77,10 +159,10 @@ def _is_there(target: Path) -> bool:
 
 def _restore(backup: Path, target: Path, was_there: bool) -> None:
     """Put an old file back in its place; where there was none, leave none."""
-    if _is_there(backup):
-        backup.replace(target)
-    elif not was_there:
+    if not was_there:
         target.unlink(missing_ok=True)
+    elif _is_there(backup):
+        backup.replace(target)
 
 
 def _keep_mode(target: Path, temporary: Path) -> None:

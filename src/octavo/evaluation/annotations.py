@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,10 +30,12 @@ class Annotations:
             for picture in content["images"]:
                 int(picture["id"]), str(picture["file_name"])
             for one in content["annotations"]:
-                int(one["image_id"]), int(one["category_id"]), [float(v) for v in one["bbox"]]
+                int(one["image_id"]), int(one["category_id"])
+                if len(one["bbox"]) != 4 or not all(math.isfinite(float(side)) for side in one["bbox"]):
+                    raise ValueError(f"a bbox is four numbers, not {str(one['bbox'])[:80]}")
             for category in content["categories"]:
                 int(category["id"]), str(category["name"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DataError(f"{path} is no COCO annotations file: {type(error).__name__} {error}.") from error
         return cls(path, content)
 

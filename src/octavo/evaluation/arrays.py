@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.calibration.readers.numpy_files import archive_arrays
 from octavo.errors import DataError
 from octavo.model.session import InputSpec
 
@@ -20,11 +20,7 @@ _IMAGE_KEYS = ("images", "image", "pixels", "x", "data")
 
 def archive(path: Path, specs: Sequence[InputSpec]) -> tuple[dict[str, Array], Array | None]:
     """The arrays of an ``.npz`` file, and its labels where it has some."""
-    try:
-        with np.load(path, allow_pickle=False) as opened:
-            arrays = {name: opened[name] for name in opened.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} can't be read as numpy data: {error}.") from error
+    arrays = archive_arrays(path)
     known = {spec.name for spec in specs}
     key = next((key for key in _LABEL_KEYS if key in arrays and key not in known), None)
     return arrays, arrays.pop(key) if key is not None else None

@@ -20,16 +20,21 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".json")
 _NAMES = ("file_name", "filename", "file", "image", "path", "name", "id")
 _LABELS = ("label", "class", "category", "target", "label_id", "class_id")
 
+_MOST = 1 << 30  # bytes of a file
+_SHOWN = 200  # characters of a label that is wrong
+
 Entry = tuple[str | None, Any]
 
 
 def read_text(path: Path, what: str) -> str:
     """The text of a file, or a sentence why not."""
     try:
+        if path.exists() and (not path.is_file() or path.stat().st_size > _MOST):
+            raise DataError(f"The {what} {path} is no regular file, or beyond 1 GiB; give a file of text.")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"There is no {what} at {path}; give the path of an existing file.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"The {what} {path} can't be read as UTF-8 text: {error}.") from error
 
 
@@ -37,7 +42,7 @@ def read_json(path: Path, what: str) -> Any:
     """The content of a JSON file, or a sentence why not."""
     try:
         return json.loads(read_text(path, what))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"The {what} {path} is no JSON: {error}.") from error
 
 
@@ -62,7 +67,10 @@ def _rows(path: Path) -> list[list[str]]:
         case ".csv":
             first = text.split("\n", 1)[0]
             mark = ";" if first.count(";") > first.count(",") else ","
-            rows = list(csv.reader(io.StringIO(text), delimiter=mark))
+            try:
+                rows = list(csv.reader(io.StringIO(text), delimiter=mark))
+            except csv.Error as error:
+                raise DataError(f"The labels file {path} is no CSV: {error}.") from error
         case ".tsv":
             rows = [line.split("\t") for line in text.splitlines()]
         case _:
@@ -129,7 +137,7 @@ def class_names(classes: str | Path | Sequence[str] | None) -> list[str] | None:
     if path.suffix.lower() != ".json":
         return [line.strip() for line in read_text(path, "list of classes").splitlines() if line.strip()]
     content = read_json(path, "list of classes")
-    if isinstance(content, Mapping) and all(str(key).isdigit() for key in content):
+    if isinstance(content, Mapping) and all(str(key).isdecimal() and len(key) < 10 for key in content):
         return [str(content[key]) for key in sorted(content, key=int)]
     if isinstance(content, list):
         return [str(name) for name in content]
@@ -147,7 +155,8 @@ def class_number(label: Any, names: Sequence[str] | None, where: str) -> int:
         pass
     if names is None:
         raise DataError(
-            f"{where} has the label {text!r}, which is no number; give the class names in the order of the "
-            "model's outputs: classes=…"
+            f"{where} has the label {text[:_SHOWN]!r}, which is no number; give the class names in the order "
+            "of the model's outputs (classes=…)."
         )
-    raise DataError(f"{where} has the label {text!r}, which is none of the classes{closest(text, names)}")
+    hint = closest(text, names) or "."
+    raise DataError(f"{where} has the label {text[:_SHOWN]!r}, which is none of the classes{hint}")

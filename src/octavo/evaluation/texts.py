@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.calibration.readers.text import text
+from octavo.calibration.readers.tokenizers import encode, open_tokenizer
 from octavo.errors import DataError, closest
 from octavo.evaluation.labels import read_text
 from octavo.evaluation.task import Feeds
@@ -61,19 +62,12 @@ def token_ids(words: str, tokenizer: Path) -> npt.NDArray[np.int64]:
     """The ids of a whole text, however long it is."""
     loaded = tokenizer_from(tokenizer)
     loaded.no_truncation()
-    return np.array(loaded.encode(words).ids, np.int64)
+    return np.array(encode(loaded, [words], tokenizer)[0].ids, np.int64)
 
 
 def tokenizer_from(path: Path) -> Any:
     """A tokenizer of its own, apart from those that readers share."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise DataError("Reading texts needs tokenizers; pip install 'octavo[text]' brings it.") from error
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the package raises plain Exception
-        raise DataError(f"{path} can't be read as a tokenizer: {error}. Give a tokenizer.json.") from error
+    return open_tokenizer(path)
 
 
 def rows(
@@ -110,7 +104,10 @@ def _table(path: Path) -> list[list[str]]:
         case ".jsonl":
             found = _json_lines(content, path)
         case ".csv":
-            found = list(csv.reader(io.StringIO(content)))
+            try:
+                found = list(csv.reader(io.StringIO(content)))
+            except csv.Error as error:
+                raise DataError(f"{path} is no CSV: {error}.") from error
         case ".tsv" | ".txt":
             found = [line.split("\t") for line in content.split("\n")]
         case _:
@@ -135,7 +132,7 @@ def _json_lines(content: str, path: Path) -> list[list[str]]:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"Line {number} of {path} is no JSON: {error}.") from error
         if not isinstance(row, Mapping):
             raise DataError(
@@ -192,7 +189,7 @@ def _guessed(table: list[list[str]], texts: int, path: Path) -> tuple[list[int],
     needed = "a text" if texts == 1 else f"{texts} texts"
     raise DataError(
         f"{path} has {width} columns, of which {len(numeric)} hold numbers; {needed} and a label are needed. "
-        "Name the columns, texts first: columns=…"
+        "Name the columns, texts first (columns=…)."
     )
 
 

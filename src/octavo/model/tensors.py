@@ -45,13 +45,16 @@ class DataFile:
         return self._stamp[2]
 
     def view(self) -> Bytes:
-        """The whole file as a read-only array, backed by the file itself."""
+        """The whole file as a read-only array, backed by the file itself.
+
+        A file that was cut short is refused before its missing pages are touched: that would end the process.
+        """
+        if self._now() != self._stamp:
+            raise ModelError(
+                f"The file {self.path} changed after the model was loaded from it; load the model again."
+            )
         mapped = self._map() if self._map is not None else None
         if mapped is None:
-            if self._now() != self._stamp:
-                raise ModelError(
-                    f"The file {self.path} changed after the model was loaded from it; load the model again."
-                )
             if self.size == 0:
                 return np.empty(0, np.uint8)
             with self.path.open("rb") as file:
@@ -142,6 +145,11 @@ def byte_size(dtype: ir.DataType, shape: tuple[int, ...]) -> int:
     for dim in shape:
         count *= dim
     return (count * dtype.bitwidth + 7) // 8
+
+
+def dims_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    """A tensor's dimensions, without the new shape that a tensor in protobuf makes each time it is asked."""
+    return tuple(tensor.raw.dims) if type(tensor) is ir.TensorProtoTensor else tuple(tensor.shape.numpy())
 
 
 def own_name(tensor: ir.TensorProtocol, name: str | None = None) -> ir.TensorProtocol:

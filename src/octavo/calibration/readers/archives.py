@@ -17,7 +17,7 @@ from octavo.errors import DataError
 MOST_BYTES = 2 << 30  # of one file in an archive, unpacked
 MOST_MEMBERS = 1_000_000
 BROKEN = (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError,
-          RuntimeError, NotImplementedError, KeyError, ValueError, OverflowError, MemoryError)  # fmt: skip
+          RuntimeError, NotImplementedError, LookupError, ValueError, OverflowError, MemoryError)  # fmt: skip
 _SMALL = 256 << 20  # bytes that may come out of any file, however small
 _MOST_RATIO = 200  # unpacked to packed bytes, beyond that
 

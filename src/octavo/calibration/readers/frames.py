@@ -23,14 +23,14 @@ def resize_then_crop(image: Image.Image, size: Size) -> Image.Image:
     """The shorter side to 8/7 of the size, then the centre."""
     from PIL.Image import Resampling
 
-    return _centre(image.resize(_covering(image, size), Resampling.BILINEAR), size)
+    return _centre(image.resize(_covering(image.size, size), Resampling.BILINEAR), size)
 
 
 def resize_by_area_then_crop(image: Image.Image, size: Size) -> Image.Image:
     """As above, each new pixel being the mean of those it covers."""
     from PIL.Image import Resampling
 
-    return _centre(image.resize(_covering(image, size), Resampling.BOX), size)
+    return _centre(image.resize(_covering(image.size, size), Resampling.BOX), size)
 
 
 def crop_then_resize(image: Image.Image, size: Size) -> Image.Image:
@@ -63,10 +63,16 @@ def fitted(picture: Size, size: Size) -> tuple[Size, Size]:
     return inner, ((size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2)
 
 
-def _covering(image: Image.Image, size: Size) -> Size:
+def most_pixels(picture: Size, size: Size) -> int:
+    """No frame makes a larger picture on its way; the width is changed before the height."""
+    width, height = _covering(picture, size)
+    return width * max(height, picture[1])
+
+
+def _covering(picture: Size, size: Size) -> Size:
     """The size with the picture's aspect of which the wanted size is 7/8."""
-    scale = max(size[0] * 8 / 7 / image.width, size[1] * 8 / 7 / image.height)
-    return max(size[0], round(image.width * scale)), max(size[1], round(image.height * scale))
+    scale = max(size[0] * 8 / 7 / picture[0], size[1] * 8 / 7 / picture[1])
+    return max(size[0], round(picture[0] * scale)), max(size[1], round(picture[1] * scale))
 
 
 def _centre(image: Image.Image, size: Size) -> Image.Image:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import io
 import itertools
+import lzma
 import math
 import struct
 import tokenize
@@ -30,8 +31,8 @@ from octavo.errors import DataError
 
 SUFFIXES = (".npy", ".npz")
 _WRONG = (ValueError, OSError, EOFError, KeyError, RuntimeError, NotImplementedError, SyntaxError,
-          zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, TypeError, AttributeError,
-          OverflowError, MemoryError)  # fmt: skip
+          zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, TypeError,
+          AttributeError, OverflowError, MemoryError, SystemError)  # fmt: skip
 _MOST_AXES = 32
 _FRESH = 32  # samples after which a file is mapped anew: what was read of it leaves the memory
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip entry: the lengths of its name and of its extra field
@@ -159,6 +160,19 @@ def load(file: Path | Member, specs: Specs, archive: Opened | None = None) -> di
     return found
 
 
+def archive_arrays(path: Path) -> dict[str, Array]:
+    """All arrays of a ``.npz`` file, whatever they are for; headers are compared with the file first."""
+    _shapes(path, (), None)
+    try:
+        found = _mapped(path)
+        if found is None:
+            with np.load(path, allow_pickle=False) as inner:
+                found = {name: inner[name] for name in inner.files}
+    except _WRONG as error:
+        raise _unreadable(path, error) from error
+    return found
+
+
 def _stream(file: Path | Member, archive: Opened | None) -> IO[bytes]:
     if isinstance(file, Path):
         return file.open("rb")
@@ -202,6 +216,8 @@ def _header(stream: IO[bytes], size: int) -> tuple[Shape, bool, np.dtype[Any]]:
         raise ValueError(f"its format {version[0]}.{version[1]} is for arrays with named fields")
     if header[2].hasobject:
         raise ValueError("it holds Python objects")
+    if header[2].subdtype is not None or header[2].names is not None:
+        raise ValueError(f"its elements are no numbers but {header[2]!s}"[:200])
     due, there = math.prod(header[0]) * header[2].itemsize, size - (stream.tell() - begin)
     if min(header[0], default=0) < 0 or len(header[0]) > _MOST_AXES or due > there:
         raise ValueError(f"its header announces {due} bytes of shape {header[0][:8]}, and {there} are there")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from octavo.calibration.readers import frames
 from octavo.calibration.readers.calls import is_call, named
-from octavo.calibration.readers.picture import open_picture
+from octavo.calibration.readers.picture import MOST_PIXELS, open_picture
 from octavo.calibration.readers.source import Array
 from octavo.errors import DataError, closest
 
@@ -50,7 +50,18 @@ class Preset:
     def pixels(self, file: str, size: Size, channels: int = 3) -> Array:
         """The framed picture as bytes, ``[height, width, channels]``."""
         mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
-        return np.atleast_3d(np.asarray(self.frame(open_picture(file, mode), size)))
+        picture = open_picture(file, mode)
+        if frames.most_pixels(picture.size, size) > MOST_PIXELS:
+            raise DataError(
+                f"{file} has {picture.width} × {picture.height} pixels, which is too narrow to be brought to "
+                f"{size[0]} × {size[1]}; crop it, or leave it out."
+            )
+        try:
+            return np.atleast_3d(np.asarray(self.frame(picture, size)))
+        except MemoryError as error:
+            raise DataError(
+                f"The memory does not hold {file} at {size[0]} × {size[1]}; make it smaller, or leave it out."
+            ) from error
 
     def values(self, file: str, size: Size, channels: int = 3) -> Floats:
         """The input, ``[channels, height, width]``."""

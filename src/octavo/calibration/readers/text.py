@@ -15,6 +15,7 @@ import numpy as np
 from octavo.calibration.readers.batches import batch_of
 from octavo.calibration.readers.lines import lines
 from octavo.calibration.readers.source import Array, Found, Sample, Specs, least
+from octavo.calibration.readers.tokenizers import encode, open_tokenizer
 from octavo.errors import DataError
 from octavo.model.session import InputSpec
 
@@ -145,7 +146,7 @@ class TextSource:
 
     def _encode(self, texts: Sequence[str]) -> dict[str, Array]:
         loaded, pad, left = _tokenizer(self.given.tokenizer, self.most)
-        encoded = loaded.encode_batch(list(texts))
+        encoded = encode(loaded, texts, self.given.tokenizer)
         width = self.padded or max(1, *(len(one.ids) for one in encoded))
         shape = (len(texts), width)
         rows = {
@@ -169,14 +170,7 @@ def _places(group: Sequence[tuple[str, str]]) -> str:
 @functools.lru_cache(maxsize=4)
 def _tokenizer(path: Path, most: int) -> tuple[Any, int, bool]:
     """The tokenizer, the id that pads, and whether padding stands on the left."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise DataError("Reading texts needs tokenizers; pip install 'octavo[text]' brings it.") from error
-    try:
-        loaded = Tokenizer.from_file(str(path))
-    except Exception as error:  # the package raises plain Exception
-        raise DataError(f"{path} can't be read as a tokenizer: {error}. Give a tokenizer.json.") from error
+    loaded = open_tokenizer(path)
     padding = loaded.padding or {}
     named = (loaded.token_to_id(token) for token in _PADS)
     pad = padding.get("pad_id", next((number for number in named if number is not None), 0))

@@ -1,0 +1,71 @@
+"""``--isolate``: the whole verb in a process of its own, with limits; its words and its answer come back."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from octavo.cli.console import Console
+from octavo.cli.verb import Answer
+
+_ENTRY = "octavo.cli.isolated:work"
+_OUTPUTS = ("output", "report", "fix", "propose")
+
+
+def run(arguments: Sequence[str], options: argparse.Namespace, console: Console) -> Answer:
+    """Run a command isolated."""
+    from octavo.isolation.handle import progress_of, refuse_network
+    from octavo.isolation.limits import Limits
+    from octavo.isolation.parent import Call
+    from octavo.isolation.parent import run as run_isolated
+
+    refuse_network(getattr(options, "engine", None))
+    limits = Limits.parse(options.limits or "")
+
+    def listen(message: dict[str, Any]) -> None:
+        match message["kind"]:
+            case "progress":
+                console.progress(*progress_of(message))
+            case "note":
+                console.note(str(message.get("text", "")))
+            case "isolation" if message.get("network") is not False:
+                console.note("isolated, but this system does not let a process give up the network")
+
+    places = [getattr(options, name, None) for name in _OUTPUTS]
+    folders = tuple(Path(place).absolute().parent for place in places if isinstance(place, str))
+    call = Call(_ENTRY, {"arguments": list(arguments)}, folders, options.debug)
+    answer = run_isolated(call, limits, listen)
+    data, code = answer.get("data"), answer.get("code")
+    return Answer(
+        str(answer.get("text", "")),
+        data if isinstance(data, dict) else {},
+        code if isinstance(code, int) else 70,
+    )
+
+
+def work(call: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The worker's side."""
+    from octavo.cli.main import VERBS, parse
+
+    options = parse(call["arguments"])
+    verb = next(one for one in VERBS if one.name == options.verb)
+    answer = verb.run(options, _Remote(emit, options.quiet))
+    return {"text": answer.text, "data": answer.data if options.json else {}, "code": answer.code}
+
+
+class _Remote(Console):
+    """A console at the other end."""
+
+    def __init__(self, emit: Callable[[dict[str, Any]], None], quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self._emit = emit
+
+    def note(self, text: str) -> None:
+        if not self.quiet:
+            self._emit({"kind": "note", "text": text})
+
+    def progress(self, phase: str, done: int, total: int | None) -> None:
+        if not self.quiet:
+            self._emit({"kind": "progress", "phase": phase, "done": done, "total": total})

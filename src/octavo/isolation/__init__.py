@@ -1,0 +1,18 @@
+"""Verbs in a process of their own, with limits and without network: for models from strangers.
+
+::
+
+    this process ── call ──► watcher ── forks ──► worker: limits, then the verb
+         ▲                      │                    │
+         └── JSON: progress, answer or error ◄───────┘
+
+The worker starts from a fresh interpreter with a clean environment, no descriptors but its own, no network
+where the system lets a process give it up, and limits on memory, time and the size of files. Nothing that it
+says is trusted: answers are JSON, and errors are sentences. If it crashes, the caller gets an
+:class:`~octavo.errors.IsolationError`, and what it left beside the output is removed.
+"""
+
+from octavo.isolation.handle import Isolated, Outcome, isolated
+from octavo.isolation.limits import Limits
+
+__all__ = ["Isolated", "Limits", "Outcome", "isolated"]
