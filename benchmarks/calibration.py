@@ -1,21 +1,24 @@
 """What calibration costs beside plain inference, and against ``onnxruntime.quantization``.
 
     python benchmarks/calibration.py
-    python benchmarks/calibration.py --nets resnet50 --samples 20 --stock-samples 4 --memory-samples ""
+    python benchmarks/calibration.py --nets resnet50 --part turns
+    python benchmarks/calibration.py --nets resnet50 --samples 20 --stock-samples 4 --memory-samples 10,40
+
+All of it takes about half an hour of CPU; ``--part`` runs one of its three parts, a few minutes for a net.
 
 Two models built in code (`_nets.py`): one shaped like ResNet-50, one like BERT-base, with random weights. One
 thread. Observed are the tensors that Octavo's plan for them measures.
 
-*Against inference.* In one process, plain inference, calibration of extremes, calibration with histograms
-(which serves every method) and the same with a stride of 16 take turns, a few samples each, so that all of
-them see the same noise of the machine. The figure is the median over the turns of CPU seconds divided by
-those of inference in the same turn.
+*turns.* Against inference. In one process, plain inference, calibration of extremes, calibration with
+histograms (which serves every method) and the same with a stride of 16 take turns, a few samples each, so
+that all of them see the same noise of the machine. The figure is the median over the turns of CPU seconds
+divided by those of inference in the same turn.
 
-*Against stock.* Octavo's whole calibration for every method and stock's Entropy calibrator, each in a process
-of its own, from the path of the model to the thresholds: CPU seconds and peak RSS. Stock keeps every
-activation of every sample: 100 samples of ResNet-50 take about 12 GB, 50 of BERT-base more.
+*stock.* Octavo's whole calibration for every method and stock's Entropy calibrator, each in a process of its
+own, from the path of the model to the thresholds: CPU seconds and peak RSS. Stock keeps every activation of
+every sample: 100 samples of ResNet-50 take about 12 GB, 50 of BERT-base more.
 
-*Memory.* Peak RSS of Octavo's calibration with histograms for two numbers of samples.
+*memory.* Peak RSS of Octavo's calibration with histograms for two numbers of samples.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ NETS: dict[str, tuple[Callable[[], Any], Callable[[int], list[Feed]], int]] = {
     "resnet50": (_nets.resnet50, _nets.images, 100),
     "bert-base": (_nets.bert_base, _nets.texts, 50),
 }
+PARTS = ("turns", "stock", "memory")
 TURN = 5  # samples of a turn
 STRIDE = 16
 MOST = {"resnet50": {"minmax": 1.15, "histograms": 1.6}, "bert-base": {"minmax": 1.15, "histograms": 1.15}}
@@ -157,7 +161,7 @@ def one_thread(onnxruntime: Any) -> None:
 
 def measure(net: str, path: Path, wanted: argparse.Namespace) -> Figures:
     samples = wanted.samples or NETS[net][2]
-    found: Figures = {"net": net, "samples": samples, "memory": {}}
+    found: Figures = {"net": net, "samples": samples, "turns": {}, "memory": {}}
     payload: Figures = {"net": net, "path": str(path), "read": True}
 
     def run(key: str, task: Callable[[Figures], Figures], **more: Any) -> None:
@@ -165,12 +169,13 @@ def measure(net: str, path: Path, wanted: argparse.Namespace) -> Figures:
         found[key] = {"error": outcome.error} if outcome.error else outcome.figures
         print(f"{net} {key}: {outcome.error or 'done'}", file=sys.stderr, flush=True)
 
-    run("turns", task_turns, samples=samples)
+    if "turns" in wanted.part:
+        run("turns", task_turns, samples=samples)
     race = samples if wanted.stock_samples is None else wanted.stock_samples
-    if race:
+    if race and "stock" in wanted.part:
         run("octavo", task_octavo, samples=race)
         run("stock", task_stock, samples=race)
-    for count in wanted.memory_samples:
+    for count in wanted.memory_samples if "memory" in wanted.part else ():
         run(f"memory {count}", task_octavo, samples=count, read=False)
         found["memory"][count] = found[f"memory {count}"].get("peak_rss_mib")
     return found
@@ -208,7 +213,9 @@ def turn_rows(rows: Sequence[Figures]) -> Iterator[list[str]]:
 def stock_rows(rows: Sequence[Figures]) -> Iterator[list[str]]:
     for found in rows:
         for tool in ("octavo", "stock"):
-            figures = found.get(tool, {})
+            if tool not in found:
+                continue
+            figures = found[tool]
             yield [
                 found["net"],
                 tool,
@@ -224,6 +231,8 @@ def verdicts(rows: Sequence[Figures]) -> Iterator[Verdict]:
     for found in rows:
         net, got = found["net"], ratios(found)
         for name, most in MOST[net].items():
+            if not found["turns"]:
+                break
             ratio = got.get(name)
             claim = f"{net}: {name} at most {most} × inference"
             yield Verdict(claim, None if ratio is None else ratio <= most, number(ratio, ".2f", " ×"))
@@ -265,6 +274,9 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nets", default=",".join(NETS), metavar="NAME,NAME", help="which models")
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="which parts; may be repeated (default: all)"
+    )
     parser.add_argument("--samples", type=int, metavar="N", help="for the turns (default: 100 and 50)")
     parser.add_argument(
         "--stock-samples", type=int, metavar="N", help="for the race with stock (default: as many); 0: none"
@@ -277,7 +289,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the models go (default: temporary)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
-    return parser.parse_args()
+    wanted = parser.parse_args()
+    wanted.part = wanted.part or list(PARTS)
+    return wanted
 
 
 def main() -> int:
@@ -293,10 +307,12 @@ def main() -> int:
             rows.append(measure(net, path, wanted))
             path.unlink()
     print(", ".join(f"{key} {value}" for key, value in machine().items()) + "\n")
-    header = ("net", "way", "tensors", "CPU ms / sample", "/ inference", "quartiles")
-    print(markdown(header, turn_rows(rows), words=("way",)) + "\n")
-    header = ("net", "tool", "tensors", "CPU s", "peak MB", "before MB", "notes")
-    print(markdown(header, stock_rows(rows), words=("tool", "notes")))
+    if "turns" in wanted.part:
+        header = ("net", "way", "tensors", "CPU ms / sample", "/ inference", "quartiles")
+        print(markdown(header, turn_rows(rows), words=("way",)) + "\n")
+    if "stock" in wanted.part:
+        header = ("net", "tool", "tensors", "CPU s", "peak MB", "before MB", "notes")
+        print(markdown(header, stock_rows(rows), words=("tool", "notes")))
     found = list(verdicts(rows))
     print_verdicts(found)
     content = {"machine": machine(), "rows": rows, "verdicts": [vars(verdict) for verdict in found]}

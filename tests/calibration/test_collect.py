@@ -538,3 +538,77 @@ def test_an_empty_batch_of_maps_has_no_extremes() -> None:
     proto = model([node("Relu", ["x"], ["y"])], [tensor("x", ["n", 2, 8, 8])], [tensor("y", ["n", 2, 8, 8])])
     data = [{"x": rows(n, 2, 8, 8)} for n in (1, 0)]
     assert collect(graphs.normal(proto), needs(["y"], False), data)["y"].count == 1
+
+
+def optimized(
+    found: ir.Model, wanted: dict[str, Need], data: list[dict[str, Array]], first: int = 0
+) -> Stats:
+    """What a session with the runtime's optimizations notes, however few the samples are."""
+    with Collector(found, wanted, threads=1) as collector:
+        return collector.collect(data, first)
+
+
+def residual(channels: int = 16, opset: int = 13) -> ir.Model:
+    """Two sums: of a convolution with what it reads, and of two convolutions; each with a Relu."""
+    proto = model(
+        [
+            node("Conv", ["x", "w1"], ["left"], pads=[1, 1, 1, 1]),
+            node("Add", ["left", "x"], ["sum"]),
+            node("Relu", ["sum"], ["h"]),
+            node("Conv", ["h", "w2"], ["one"], pads=[1, 1, 1, 1]),
+            node("Conv", ["h", "w3"], ["other"]),
+            node("Add", ["other", "one"], ["both"]),
+            node("Relu", ["both"], ["y"]),
+        ],
+        [tensor("x", ["n", channels, 9, 7])],
+        [tensor("y", None)],
+        {
+            "w1": rows(channels, channels, 3, 3, seed=1, scale=0.1),
+            "w2": rows(channels, channels, 3, 3, seed=2, scale=0.1),
+            "w3": rows(channels, channels, 1, 1, seed=3, scale=0.1),
+        },
+        opset=opset,
+    )
+    return graphs.normal(onnx.shape_inference.infer_shapes(proto))
+
+
+@MODES
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("channels", [16, 12])
+def test_convolutions_before_a_residual_sum_are_observed_as_they_are(
+    histogram: bool, machine: str, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    found = residual(channels)
+    names = ["left", "h", "one", "other", "y"]
+    data = [{"x": rows(n, channels, 9, 7, seed=n, scale=n)} for n in (1, 3, 2)]
+    stats = optimized(found, needs(names, histogram), data)
+    same(stats, graphs.fetch(found, names, data), rel=1e-4)
+    parts = [optimized(found, needs(names, histogram), [s], first=i) for i, s in enumerate(data)]
+    assert parts[1].merge(parts[2]).merge(parts[0]).to_bytes() == stats.to_bytes()
+
+
+@pytest.mark.parametrize("opset", [9, 13, 21])
+def test_blocked_maps_have_the_extremes_of_their_values(opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    found = residual(opset=opset)
+    data = [{"x": rows(n, 16, 9, 7, seed=n)} for n in (2, 1)]
+    names = ["left", "one", "other"]
+    inside = optimized(found, needs(names, False), data)
+    fetched = optimized(found, needs(names, True), data)
+    for name in names:
+        assert (inside[name].low, inside[name].high) == (fetched[name].low, fetched[name].high)
+
+
+def test_an_empty_batch_of_blocked_maps_has_no_extremes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    data = [{"x": rows(n, 16, 9, 7)} for n in (1, 0, 2)]
+    stats = optimized(residual(), needs(["left", "one", "other"], False), data)
+    assert [stats[name].count for name in stats] == [2, 2, 2]
+
+
+def test_an_overflow_in_a_blocked_map_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    data = [{"x": np.full((1, 16, 9, 7), value, np.float32)} for value in (1.0, 3e38)]
+    stats = optimized(residual(), needs(["left"], False), data)
+    assert stats["left"].non_finite

@@ -122,8 +122,13 @@ def test_zero_denormal_and_huge_values(values: list[float]) -> None:
     assert counts[: max(0, -first)].sum() == np.count_nonzero(x < 0)
 
 
-def test_large_arrays_are_counted_in_pieces() -> None:
+@pytest.mark.parametrize("lowest", [-np.inf, 0.0, 0.5], ids=["signed", "half zeros", "above zero"])
+@pytest.mark.parametrize("digits", [None, 6], ids=["anywhere", "on edges"])
+def test_large_arrays_are_counted_in_pieces(lowest: float, digits: int | None) -> None:
     x = np.random.default_rng(0).standard_normal((3, 100_000)).astype(np.float32)
+    x = np.maximum(x, np.float32(lowest))
+    if digits is not None:
+        x = np.round(x * 2**digits) / np.float32(2**digits)
     state = histogram([x])
     first, counts = state.bins()
     edges = (first + np.arange(len(counts) + 1)) * state.width

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
+from octavo.calibration.blocked import relay
 from octavo.calibration.bodies import replace_nodes, visit
 from octavo.calibration.observation import Found, Wanted, Writer, bodies_of, describe
 
@@ -40,6 +41,7 @@ def augment(proto: ModelProto, wanted: Mapping[str, Wanted], *, together: bool =
     writer = Writer(proto)
     groups = _groups(graph, wanted) if together else []
     grouped = {tensor for group in groups for tensor in group}
+    relay(graph, wanted, writer)
     found = visit(graph, {t: w for t, w in wanted.items() if t not in grouped}, writer)
     result = Augmented(
         numbers=[item for item in found if item.part is not None],

@@ -18,6 +18,8 @@ from octavo.core.origin import Origin
 from octavo.core.stats import Need, Stats
 from octavo.errors import DataError, RecipeError
 
+_MANY = 3  # samples: fewer don't pay for optimizing any graph, nor for threads that wait awake
+
 
 def gather(
     model: ir.Model,
@@ -52,7 +54,7 @@ def gather(
         needs,
         feeds,
         about,
-        few=shards.fewer_than(few_below(model)),
+        few=shards.fewer_than(max(few_below(model), _MANY)),
         providers=providers,
         custom_ops=custom_ops,
     )

@@ -12,9 +12,10 @@ mass   ReduceL1     Add      0
 
 An empty tensor gives "nothing". ``mass`` is NaN if and only if a value is: minimum and maximum may hide it,
 and unlike a plain sum it does not turn infinities into NaN. It is left out where no NaN can come about
-(:mod:`.trust`). What a Relu makes of a convolution is reduced by pooling, which the runtime does in the
-blocked layout of its convolutions; of its minimum a sample is taken, which tells all if it is zero. Where the
-values themselves are wanted, the tensor is returned. Tensors of other types are cast to float first.
+(:mod:`.trust`). The maps of convolutions are reduced by pooling, which the runtime does in their blocked
+layout (:mod:`.blocked`). Of the minimum of what a Relu makes of them a sample is taken, which tells all if it
+is zero. Where the values themselves are wanted, the tensor is returned. Tensors of other types are cast to
+float first.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Wanted:
     may_be_nan: bool = True
     is_map: bool = False  # images of features that are never below zero, and hold no NaN
     shape: tuple[int, ...] | None = None  # where it is known
+    channels: int | None = None  # of a map that the runtime keeps in its blocked layout
+    is_summed: bool = False  # the map is read by one sum alone
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -122,6 +125,12 @@ class Writer:
             self.main.initializer.append(onnx.numpy_helper.from_array(array, name))
         return self._constants[key]
 
+    def channelwise(self, nodes: Nodes, value: str, channels: int, weight: int, text: str) -> str:
+        """Append a convolution that multiplies each channel by a weight; returns its output."""
+        array = np.full((channels, 1, 1, 1), weight, np.float32)
+        weights = self.constant(f"{weight} x {channels}", array)
+        return self.node(nodes, "Conv", [value, weights], text, group=channels, kernel_shape=(1, 1))
+
     def row(self) -> str:
         """The shape that flattens anything."""
         return self.constant("row", np.array([-1], np.int64))
@@ -154,6 +163,9 @@ def observe(
     if want.is_map and not want.values and not inside:
         yield from _pooled(nodes, tensor, writer)
         return
+    if want.channels is not None and not want.values and not inside:
+        yield from _pooled_twice(nodes, tensor, want.channels, writer)
+        return
     if not (want.values and can_fetch):
         for part in want.parts:
             output = writer.node(nodes, part.reduction, [value], f"{tensor}/{part.name}", keepdims=0)
@@ -175,6 +187,17 @@ def _pooled(nodes: Nodes, tensor: str, writer: Writer) -> Iterable[Found]:
     for part, value in ((low, some), (high, most)):
         output = writer.node(nodes, part.reduction, [value], f"{tensor}/{part.name}", keepdims=0)
         yield Found(tensor, part, output, True, sampled=part is low)
+
+
+def _pooled_twice(nodes: Nodes, tensor: str, channels: int, writer: Writer) -> Iterable[Found]:
+    low, high, _ = PARTS
+    negative = writer.channelwise(nodes, tensor, channels, -1, f"{tensor}/negative")
+    for part, value in ((low, negative), (high, tensor)):
+        most = writer.node(nodes, "GlobalMaxPool", [value], f"{tensor}/most")
+        output = writer.node(nodes, "ReduceMax", [most], f"{tensor}/{part.name}", keepdims=0)
+        if part is low:
+            output = writer.node(nodes, "Neg", [output], f"{tensor}/least")
+        yield Found(tensor, part, output, True)
 
 
 def bodies_of(node: NodeProto) -> list[GraphProto]:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from octavo.calibration import trust
 from octavo.calibration.augment import Augmented, augment
+from octavo.calibration.blocked import blocked
 from octavo.calibration.data import Data, Feeds
 from octavo.calibration.notes import Notes
 from octavo.calibration.observation import Wanted
@@ -57,7 +58,7 @@ def collect(
     total = source.length if limit is None or source.length is None else min(limit, source.length)
     feeds = itertools.islice(source, limit)
     many = few_below(model)
-    ahead = list(itertools.islice(feeds, many)) if total is None or total < many else []
+    ahead = list(itertools.islice(feeds, many)) if total is None else []
     few = len(ahead) < many if total is None else total < many
     options = {"providers": providers, "threads": threads, "custom_ops": custom_ops}
     with Collector(model, strided(needs, stride), few=few, **options) as collector:
@@ -151,6 +152,7 @@ class Collector:
                 outputs = session.run(feed)
                 row = notes.read(outputs)
             notes.add(outputs, row)
+            del outputs  # the next run gets their memory, which is there already
             if progress is not None:
                 progress(notes.samples)
         return Stats(notes.states(list(self._wanted)), notes.samples)
@@ -207,7 +209,8 @@ def _trusted(model: ir.Model, wanted: Mapping[str, Wanted]) -> dict[str, Wanted]
     """What is wanted, with what need not be looked at as long as nothing overflows."""
     calm = trust.calm(model)
     maps = trust.maps(model) & calm
-    return {t: replace(w, may_be_nan=t not in calm, is_map=t in maps) for t, w in wanted.items()}
+    found = {t: replace(w, may_be_nan=t not in calm, is_map=t in maps) for t, w in wanted.items()}
+    return blocked(model, found)
 
 
 def _open(

@@ -151,7 +151,7 @@ class _Crew:
             if self._over:
                 raise EOFError
             return subprocess.Popen(
-                [sys.executable, "-c", _START.format(path=sys.path)],
+                [sys.executable, "-c", _START.format(path=[str(entry) for entry in sys.path])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "TMPDIR": str(self._folder)},

@@ -28,12 +28,17 @@ def mse(state: HistogramState, scheme: Scheme) -> Range:
     """The range inside the extremes that makes quantization err least."""
     if scheme.qtype.is_float or state.low == state.high:
         return Range(state.low, state.high)
-    search = _Search(Spread.of(state), scheme, min(state.low, 0.0), max(state.high, 0.0))
+    return least_squares(Spread.of(state), state.low, state.high, scheme)
+
+
+def least_squares(spread: Spread, low: float, high: float, scheme: Scheme) -> Range:
+    """The range inside these extremes that makes quantization of such values err least."""
+    search = _Search(spread, scheme, min(low, 0.0), max(high, 0.0))
     if scheme.symmetric:
         top = max(-search.low, search.high)
         for finely in (False, True):
             top = search.best(top, finely, both=True)
-        return Range(max(state.low, -top), min(state.high, top))
+        return Range(max(low, -top), min(high, top))
     for finely in (False, False, True, True):
         search.high = search.best(search.high, finely)
         search.low = search.best(search.low, finely)

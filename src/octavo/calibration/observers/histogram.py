@@ -18,16 +18,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from octavo.calibration.observers.counting import PORTION, SIDE, SIDE_BITS, Counts, binned, binned_above
 from octavo.calibration.observers.extremes import ExtremesState
 from octavo.calibration.observers.minmax import MinMaxState
 from octavo.errors import TableError
 
 Array = npt.NDArray[Any]
-Counts = npt.NDArray[np.int64]
 
-SIDE_BITS = 12
-_SIDE = 1 << SIDE_BITS
-_CHUNK = 1 << 16  # values worked on at a time: they stay in the cache
 _VERSION = 1
 _HEADER = "<BBIiiI"
 _EXTREMES: tuple[type[ExtremesState] | type[MinMaxState], ...] = (ExtremesState, MinMaxState)
@@ -43,7 +40,7 @@ class HistogramState:
         self.extremes = extremes if extremes is not None else ExtremesState()
         self.stride = stride
         self.exponent = _NO_BINS
-        self._counts: Counts = np.zeros(0, np.int64)  # bins -_SIDE … _SIDE - 1, once there are any
+        self._counts: Counts = np.zeros(0, np.int64)  # bins -SIDE … SIDE - 1, once there are any
         self._zeros = 0  # while nothing but zero was seen there is no width
 
     @property
@@ -82,12 +79,12 @@ class HistogramState:
             return 0, np.array([self._zeros] if self._zeros else [], np.int64)
         filled = np.flatnonzero(self._counts)
         first, last = int(filled[0]), int(filled[-1])
-        return first - _SIDE, self._counts[first : last + 1]
+        return first - SIDE, self._counts[first : last + 1]
 
     def update(self, x: npt.ArrayLike, index: int = 0) -> None:
         """Look at the values that the tensor had in one sample."""
         values = _as_floats(x)
-        step = _CHUNK * self.stride
+        step = PORTION * self.stride
         for start in range(0, values.size, step):
             part = values[start : start + step]
             low, high = float(part.min()), float(part.max())
@@ -105,17 +102,17 @@ class HistogramState:
         if self.exponent == _NO_BINS:
             self._zeros += values.size
         elif low >= 0:
-            self._counts[_SIDE:] += _binned_above(values, self.exponent)
+            self._counts[SIDE:] += binned_above(values, self.exponent)
         else:
-            self._counts += _binned(values, self.exponent)
+            self._counts += binned(values, self.exponent)
 
     def _coarsen(self, exponent: int) -> None:
         """Make bins at least as wide as ``2**exponent``."""
         if exponent <= self.exponent:
             return
         if self.exponent == _NO_BINS:
-            self._counts = np.zeros(2 * _SIDE, np.int64)
-            self._counts[_SIDE] = self._zeros
+            self._counts = np.zeros(2 * SIDE, np.int64)
+            self._counts[SIDE] = self._zeros
             self._zeros = 0
         else:
             self._counts = _halved(self._counts, exponent - self.exponent)
@@ -132,7 +129,7 @@ class HistogramState:
             if result.exponent == _NO_BINS:
                 result._zeros += part._zeros
             elif part.exponent == _NO_BINS:
-                result._counts[_SIDE] += part._zeros
+                result._counts[SIDE] += part._zeros
             else:
                 result._counts += _halved(part._counts, result.exponent - part.exponent)
         return result
@@ -160,10 +157,10 @@ class HistogramState:
         if exponent == _NO_BINS:
             state._zeros = int(counts.sum())
         else:
-            if not -_SIDE <= first <= first + size <= _SIDE:
+            if not -SIDE <= first <= first + size <= SIDE:
                 raise TableError("The record of a histogram is damaged (impossible bins); collect it again.")
             state._coarsen(exponent)
-            state._counts[first + _SIDE : first + _SIDE + size] = counts
+            state._counts[first + SIDE : first + SIDE + size] = counts
         return state
 
     def __repr__(self) -> str:
@@ -189,38 +186,9 @@ def _halved(counts: Counts, times: int) -> Counts:
         return counts
     result = np.zeros_like(counts)
     if times > SIDE_BITS:
-        result[_SIDE - 1], result[_SIDE] = counts[:_SIDE].sum(), counts[_SIDE:].sum()
+        result[SIDE - 1], result[SIDE] = counts[:SIDE].sum(), counts[SIDE:].sum()
         return result
     wide = counts.reshape(-1, 1 << times).sum(axis=1)
     half = len(wide) // 2
-    result[_SIDE - half : _SIDE + half] = wide
+    result[SIDE - half : SIDE + half] = wide
     return result
-
-
-def _is_single(values: Array, exponent: int) -> bool:
-    """Whether scaling by the width is exact in float32: nothing overflows or becomes too small."""
-    return values.dtype == np.float32 and -126 <= exponent <= 0
-
-
-def _binned(values: Array, exponent: int) -> Counts:
-    """How many of at most ``_CHUNK`` values lie in each bin.
-
-    Where float32 would not be exact float64 is used, in which tiny negative values keep their side.
-    """
-    if _is_single(values, exponent):
-        near = values * np.float32(math.ldexp(1.0, -exponent))
-        np.floor(near, out=near)
-    else:
-        near = np.floor(np.ldexp(values.astype(np.float64), -exponent))
-        near[(values < 0) & (near == 0)] = -1
-    np.add(near, _SIDE, out=near)
-    return np.bincount(near.astype(np.intp), minlength=2 * _SIDE)
-
-
-def _binned_above(values: Array, exponent: int) -> Counts:
-    """The same for values none of which is negative, in the bins above zero: no need to round down."""
-    if _is_single(values, exponent):
-        near = values * np.float32(math.ldexp(1.0, -exponent))
-    else:
-        near = np.ldexp(values.astype(np.float64), -exponent)
-    return np.bincount(near.astype(np.intp), minlength=_SIDE)

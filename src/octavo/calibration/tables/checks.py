@@ -9,6 +9,7 @@ from octavo.core.stats import Range
 from octavo.errors import TableError
 
 MOST_BYTES = 256 << 20
+LARGEST = 3.4028234663852886e38  # float32
 
 
 def checked(ranges: Mapping[str, Range]) -> dict[str, Range]:
@@ -18,6 +19,8 @@ def checked(ranges: Mapping[str, Range]) -> dict[str, Range]:
             raise TableError("A table has a range for a tensor without a name; leave it out.")
         if not all(math.isfinite(v) for v in (low, high, std or 0.0)):
             raise TableError(f"The range of {name!r} is not finite ({low:g} … {high:g}); calibrate it again.")
+        if max(abs(low), abs(high), abs(std or 0.0)) > LARGEST:
+            raise TableError(f"The range of {name!r} is beyond the largest float32 ({low:g} … {high:g}).")
         if low > high:
             raise TableError(f"The range of {name!r} goes from {low:g} down to {high:g}; swap its ends.")
     return dict(ranges)

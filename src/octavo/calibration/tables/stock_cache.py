@@ -177,9 +177,13 @@ def _value(tensor: str, key: str, value: Any) -> Any:
 
 
 def _array(where: str, value: Mapping[str, Any]) -> Array:
-    if value.get("CLS") != "numpy.array" or value.get("dtype") not in _DTYPES or "data" not in value:
+    known = value.get("CLS") == "numpy.array" and isinstance(value.get("dtype"), str)
+    if not known or value["dtype"] not in _DTYPES or "data" not in value:
         raise TableError(f"The cache has no readable array for {where}; calibrate again.")
-    return _finite(where, _converted(where, value["data"], value["dtype"]))
+    found = _finite(where, _converted(where, value["data"], value["dtype"]))
+    if not found.size:
+        raise TableError(f"The cache has an empty array for {where}; calibrate again.")
+    return found
 
 
 def _converted(where: str, data: Any, dtype: str) -> Array:
