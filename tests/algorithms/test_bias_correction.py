@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from builders import model, node, tensor
 from quantizing import run
@@ -85,12 +86,41 @@ def op_counts(result: octavo.Result) -> dict[str, int]:
     return {name: names.count(name) for name in names}
 
 
-def test_a_product_without_a_bias_is_left_alone() -> None:
+def coarse_product(op: str) -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
     rng = np.random.default_rng(0)
-    arrays = {"w": rng.standard_normal((8, 4)).astype(np.float32)}
-    proto = model(
-        [node("MatMul", ["x", "w"], ["y"], "m")], [tensor("x", ["n", 8])], [tensor("y", ["n", 4])], arrays
-    )
-    data = [{"x": rng.standard_normal((4, 8)).astype(np.float32)}]
-    result = octavo.quantize(proto, data, recipe=EVERYWHERE.but(steps=("bias-correction",)))
-    assert [(r.layer, r.reason) for r in result.steps[0].refused] == [("m", "it has no bias")]
+    w = rng.standard_normal((24, 16)).astype(np.float32)
+    w[3, 5] = 40  # one scale for all is coarse
+    nodes = [node(op, ["x", "w"], ["y"], "m")]
+    proto = model(nodes, [tensor("x", ["n", 24])], [tensor("y", ["n", 16])], {"w": w})
+    return proto, [{"x": np.abs(rng.standard_normal((6, 24))).astype(np.float32) + 1} for _ in range(6)]
+
+
+def mean_shift(proto: onnx.ModelProto, result: octavo.Result, samples: list[dict[str, np.ndarray]]) -> float:
+    off = [run(result, f)["y"].astype(np.float64) - run(proto, f)["y"] for f in samples]
+    return float((np.mean(off, axis=(0, 1)) ** 2).mean())
+
+
+@pytest.mark.parametrize(
+    "op, style, operators", [("Gemm", "qdq", None), ("MatMul", "qoperator", ["MatMulIntegerToFloat"])]
+)
+def test_a_linear_layer_gets_a_bias_where_it_costs_no_operator(
+    op: str, style: str, operators: list[str] | None
+) -> None:
+    proto, samples = coarse_product(op)
+    weights = octavo.W8A8.weights.but(granularity=octavo.PerTensor())
+    recipe = octavo.W8A8.but(style=octavo.Style(style), weights=weights)
+    plain = octavo.quantize(proto, samples, recipe=recipe)
+    result = octavo.quantize(proto, samples, recipe=recipe.but(steps=("bias-correction",)))
+    assert [change.layer for change in result.steps[0].changed] == ["m"]
+    assert mean_shift(proto, result, samples) < 0.05 * mean_shift(proto, plain, samples)
+    kinds = [n.op_type for n in result.model.graph]
+    assert kinds.count("Add") == 0 and kinds.count(op) == (1 if operators is None else 0)
+    assert operators is None or all(name in kinds for name in operators)
+    assert [v.name for v in result.model.graph.outputs] == ["y"]
+
+
+def test_a_product_that_would_need_an_operator_is_left_alone() -> None:
+    proto, samples = coarse_product("MatMul")
+    result = octavo.quantize(proto, samples, recipe=EVERYWHERE.but(steps=("bias-correction",)))
+    reason = "it has no bias, and one would cost an operator"
+    assert [(r.layer, r.reason) for r in result.steps[0].refused] == [("m", reason)]

@@ -32,7 +32,7 @@ def test_feedback_makes_less_error_than_rounding_to_nearest() -> None:
     w = np.random.default_rng(1).standard_normal((1, 10, 24))
     grid = Grid(np.abs(w).max(axis=2, keepdims=True) / 7, np.zeros((1, 10, 1)), -7, 7)
     gram = (x.T @ x / len(x))[None]
-    fed = fed_back(w, grid, upper_factor(gram + 0.01 * np.eye(24)))
+    fed, _ = fed_back(w, grid, upper_factor(gram + 0.01 * np.eye(24)))
     plain = np.mean((x @ (nearest(w, grid) - w)[0].T) ** 2)
     assert np.mean((x @ (fed - w)[0].T) ** 2) < 0.7 * plain
     steps = fed / grid.scale
@@ -40,16 +40,20 @@ def test_feedback_makes_less_error_than_rounding_to_nearest() -> None:
     assert np.abs(steps).max() < 7.01
 
 
-def test_feedback_in_blocks_of_columns_is_the_plain_recursion() -> None:
+def test_feedback_by_halves_is_the_plain_recursion() -> None:
     x = correlated(900, 150)
     w = np.random.default_rng(1).standard_normal((1, 4, 150))
     grid = Grid(np.full((1, 4, 1), 0.2), np.zeros((1, 4, 1)), -15, 15)
-    upper = upper_factor((x.T @ x / len(x))[None] + np.eye(150))
+    gram = x.T @ x / len(x) + np.eye(150)
+    upper = np.linalg.cholesky(np.linalg.inv(gram)).T
     work, expected = w[0].copy(), np.empty((4, 150))
     for j in range(150):
         expected[:, j] = np.clip(np.rint(work[:, j] / 0.2), -15, 15) * 0.2
-        work[:, j + 1 :] -= np.outer((work[:, j] - expected[:, j]) / upper[0, j, j], upper[0, j, j + 1 :])
-    np.testing.assert_allclose(fed_back(w, grid, upper)[0], expected, atol=1e-9)
+        work[:, j + 1 :] -= np.outer((work[:, j] - expected[:, j]) / upper[j, j], upper[j, j + 1 :])
+    fed, loss = fed_back(w, grid, upper_factor(gram[None]))
+    np.testing.assert_allclose(fed[0], expected, atol=1e-9)
+    error = w[0] - expected
+    np.testing.assert_allclose(loss[0], ((error @ gram) * error).sum(axis=1))
 
 
 def test_the_error_of_weights_is_that_of_the_outputs() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from builders import model, node, tensor
 
@@ -110,6 +111,58 @@ def test_factors_go_through_an_activation_into_the_layer_before(op: str) -> None
     smoothed, report = float_step(proto, "smoothquant", sentences())
     assert [change.layer for change in report.changed] == ["down"]
     assert difference(proto, smoothed, FRESH) < 1e-5
+
+
+def behind(before: list[onnx.NodeProto], arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """A layer that reads ``h``, which some nodes make of ``x``; two of its channels are loud."""
+    rng = np.random.default_rng(8)
+    w = (rng.standard_normal((32, 16)) * 0.2).astype(np.float32)
+    w[[3, 17]] *= 0.05
+    return model(
+        [*before, node("MatMul", ["h", "w"], ["y"], "m")],
+        [tensor("x", ["n", 5, 32])],
+        [tensor("y", ["n", 5, 16])],
+        {**arrays, "w": w},
+        opset=23,
+    )
+
+
+def loud() -> np.ndarray:
+    gamma = np.ones(32, np.float32)
+    gamma[[3, 17]] = 40
+    return gamma
+
+
+@pytest.mark.parametrize("kind", ["RMSNormalization", "constant factor", "spelled-out norm", "linear layer"])
+def test_factors_go_into_what_comes_before(kind: str) -> None:
+    rng = np.random.default_rng(2)
+    match kind:
+        case "RMSNormalization":
+            before, arrays = [node(kind, ["x", "g"], ["h"], "norm", axis=-1)], {"g": loud()}
+        case "constant factor":
+            before, arrays = [node("Mul", ["x", "g"], ["h"], "mul")], {"g": loud()}
+        case "spelled-out norm":
+            before = [
+                node("Mul", ["x", "x"], ["squares"], "squares"),
+                node("ReduceMean", ["squares", "axes"], ["mean"], "mean"),
+                node("Sqrt", ["mean"], ["root"], "root"),
+                node("Div", ["x", "root"], ["normal"], "div"),
+                node("Mul", ["normal", "g"], ["h"], "scale"),
+            ]
+            arrays = {"g": loud(), "axes": np.int64([-1])}
+        case _:
+            before = [node("MatMul", ["x", "w0"], ["h"], "first")]
+            arrays = {"w0": (rng.standard_normal((32, 32)) * 0.2).astype(np.float32) * loud()}
+    proto = behind(before, arrays)
+    smoothed, report = float_step(proto, "smoothquant", sentences())
+    assert [change.layer for change in report.changed] == ["m"]
+    assert op_types(smoothed) == op_types(proto)
+    assert difference(proto, smoothed, FRESH) < 1e-5
+
+
+def test_every_group_of_layers_has_an_alpha_of_its_own() -> None:
+    _, report = float_step(outlier_block(), "smoothquant", sentences())
+    assert len({change.what.partition(",")[0] for change in report.changed}) == 2
 
 
 def test_weights_shared_by_two_layers_are_left_alone() -> None:

@@ -143,7 +143,8 @@ def test_the_command_line_takes_steps(tmp_path: Path, capsys: pytest.CaptureFixt
     common = ["quantize", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "o.onnx")]
     common += ["--data", str(tmp_path / "c.npz")]
     assert main([*common, "--steps", "equalize,rounding", "--per", "tensor"]) == 0
-    assert "note: equalize: 1 place changed" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "note: equalize: " in shown and "note: rounding: " in shown
     assert main([*common, "--steps", "rounding", "--dynamic"]) == 1
     assert "quantized at run time" in capsys.readouterr().err  # which pays for no Conv
     assert main([*common, "--steps", "equalise"]) == 2

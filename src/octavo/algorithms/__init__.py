@@ -11,9 +11,12 @@
 Steps change a whole model to win back accuracy (:mod:`.steps`)::
 
     smoothquant, equalize         scale channels of the float model
+    mixed_precision               takes layers out of what 8 bits hold
+    clip                          chooses ranges of activations
     rounding, bias_correction     choose integers and biases when scales are known
 
-They see a model as :mod:`.layers` with statistics of their :mod:`.inputs`; :mod:`.noise` gives the errors.
+They see a model as :mod:`.layers` with statistics of their :mod:`.inputs`; :mod:`.noise` expects errors, and
+:mod:`.local` measures them.
 """
 
 from octavo.algorithms.blocks import Algorithm, Blocks, BlockScheme

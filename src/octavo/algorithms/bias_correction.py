@@ -1,7 +1,8 @@
 """Bias correction: the mean shift that rounding gives every output goes into the bias.
 
 Rounded weights ``ŵ`` shift an output by ``E[(ŵ - w) · x] = (ŵ - w) · μ``, with ``μ`` the mean of what the
-layer reads. The bias takes the negative of it, at no cost: a convolution without a bias gets one.
+layer reads. The bias takes the negative of it, at no cost: a Conv or Gemm without a bias gets one, and so
+does a MatMul that becomes an operator with a place for it.
 
 *Analytic* (the default): ``μ`` is that of the float model. *Sequential*: the quantized model, corrected so
 far, is run again for some layers, one after the other, which gives the mean ``μ̂`` that
@@ -31,6 +32,7 @@ from octavo.algorithms.quantized import QuantizedLayer, original_rows, quantized
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
 from octavo.core.stats import State
 from octavo.model.edit import Editor
+from octavo.ops import MATMUL_TO_FLOAT
 
 _LEAST = 1e-9  # of the output's variance; a smaller shift is none
 
@@ -47,13 +49,17 @@ class BiasCorrection:
     layers: int = 16  # that are corrected so, evenly spread
 
     def prepare(self, subject: Subject) -> None:
-        """Give convolutions a bias to correct, before the model is planned; where it costs no operator."""
+        """Give layers a bias to correct, before the model is planned; where it costs no operator."""
         if not subject.recipe.is_static:
             return
         editor = Editor(subject.model)
-        for layer in all_layers(subject.model, subject.plan.nodes):
-            if isinstance(layer, Layer) and layer.bias is None and layer.is_conv:
+        for layer in list(all_layers(subject.model, subject.plan.nodes)):
+            if not isinstance(layer, Layer) or layer.bias is not None:
+                continue
+            if layer.takes_bias:
                 layer.store_bias(np.zeros(layer.outputs), editor)
+            elif subject.plan.nodes[layer.name].form == MATMUL_TO_FLOAT.op_type:
+                _put_add_behind(layer, editor)
 
     def wishes(self, subject: Subject, wishes: Wishes) -> None:
         """The mean of what each layer reads."""
@@ -68,7 +74,7 @@ class BiasCorrection:
         for one in found:
             inputs = inputs_of(one.layer, stats)
             if one.layer.bias is None:
-                refused.append(Refusal(one.layer.name, "it has no bias"))
+                refused.append(Refusal(one.layer.name, "it has no bias, and one would cost an operator"))
             elif inputs is None:
                 refused.append(Refusal(one.layer.name, "nothing is known of its input"))
             else:
@@ -114,6 +120,19 @@ class Corrected:
         """Write the bias for a layer that should read this on average, and reads that."""
         target = _shift(self.rows, real) - _shift(self.stored, read)
         self.layer.store_bias(self.bias + target.reshape(-1), editor)
+
+
+def _put_add_behind(layer: Layer, editor: Editor) -> None:
+    """A bias of zeros behind a MatMul, which goes into the integer operator with it."""
+    y = layer.node.outputs[0]
+    zeros = editor.constant(f"{layer.name}_bias", np.zeros(layer.outputs, np.float32))
+    name = f"{layer.name}_bias_add"
+    add = editor.node("Add", [None, zeros], name=name, output=name, dtype=y.dtype)
+    add.outputs[0].shape = y.shape
+    editor.take_over(add.outputs[0], y)
+    y.name = editor.values.claim(f"{layer.name}_product")
+    add.replace_input_with(0, y)
+    layer.node.append(add)
 
 
 def _shift(rows: F64, mean: F64) -> F64:

@@ -6,14 +6,14 @@ They are computed inside the runtime (:mod:`.probes`), so that no activation lea
     mean = Σ x / n        square = Σ x² / n        gram = Σ x xᵀ / n
 
 An error ``Δ`` of the weights then makes the mean squared error ``Δ gram Δᵀ`` of the output. Where the Gram
-matrix is not known, products count as independent: ``(Δ mean)² + Δ² (square - mean²)``.
+matrix is not known, products count as independent: ``(Δ mean)² + Δ² (square - mean²)``. Gram matrices are
+large: they are kept in float32, as the runtime has computed them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from octavo.algorithms.probes import PREFIX, names_of
 from octavo.calibration.observers import ChannelState, ManyState, TotalState
 
 F64 = npt.NDArray[np.float64]
+Gram = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Inputs:
     count: float
     mean: F64
     square: F64
-    gram: F64 | None = None
+    gram: Gram | None = None
 
     @property
     def variance(self) -> F64:
@@ -49,25 +50,23 @@ class Inputs:
         shift = np.einsum("gok,gk->go", delta, self.mean)
         return np.asarray(shift**2 + np.einsum("gok,gk->go", delta**2, self.variance))
 
-    def in_single_precision(self) -> Inputs:
-        """The same with a Gram matrix of float32."""
-        gram: Any = None if self.gram is None else self.gram.astype(np.float32)
-        return Inputs(self.count, self.mean, self.square, gram)
-
     def scaled(self, factor: F64) -> Inputs:
         """The same for ``x · factor``, with a factor for each product ``[group, 1, product]``."""
         f = factor[:, 0, :]
-        gram = None if self.gram is None else self.gram * f[:, :, None] * f[:, None, :]
+        gram: Gram | None = None
+        if self.gram is not None:
+            narrow = f.astype(self.gram.dtype)
+            gram = self.gram * narrow[:, :, None] * narrow[:, None, :]
         return Inputs(self.count, self.mean * f, self.square * f * f, gram)
 
 
 def inputs_of(layer: Layer, stats: Mapping[str, object]) -> Inputs | None:
     """What a layer reads, from statistics; None where it was not observed."""
     names = names_of(layer)
-    size, total, square, gram = (_total(stats, names[part]) for part in ("size", "sum", "square", "gram"))
-    if size is None or total is None:
+    size, summed, square, gram = (total(stats, names[part]) for part in ("size", "sum", "square", "gram"))
+    if size is None or summed is None:
         return None
-    products = total.size
+    products = summed.size
     count = float(size) / products
     if count <= 0:
         return None
@@ -78,9 +77,9 @@ def inputs_of(layer: Layer, stats: Mapping[str, object]) -> Inputs | None:
     shape = (layer.groups, -1)
     return Inputs(
         count,
-        total.reshape(shape) / count,
+        summed.reshape(shape) / count,
         square.reshape(shape) / count,
-        None if gram is None else gram / count,
+        None if gram is None else (gram / count).astype(np.float32),
     )
 
 
@@ -96,7 +95,8 @@ def channels_of(value: ir.Value, stats: Mapping[str, object]) -> tuple[F64, F64]
     return (found[0], found[1]) if all(np.isfinite(f).all() for f in found) else None
 
 
-def _total(stats: Mapping[str, object], name: str) -> F64 | None:
+def total(stats: Mapping[str, object], name: str) -> F64 | None:
+    """The sum over all samples that a probe noted; None where there is none."""
     state = stats.get(name)
     observed = state.parts.get(TotalState.kind) if isinstance(state, ManyState) else None
     return observed.total if isinstance(observed, TotalState) and observed.count else None

@@ -108,12 +108,16 @@ class Layer:
         values = np.asarray(self.bias.const_value.numpy(), np.float64).reshape(-1)
         return np.broadcast_to(values, (self.outputs,)).copy()
 
-    def store(self, rows: F64) -> None:
-        """Write weights back."""
+    def laid_out(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Rows in the layout and type of the operator's weight."""
         old = np.asarray(self.weight.const_value.numpy())  # type: ignore[union-attr]
         flat = rows.reshape(rows.shape[0] * rows.shape[1], -1)
         content = flat.T if self.turned else flat.reshape(old.shape)
-        set_constant(self.weight, np.ascontiguousarray(content.astype(old.dtype)))
+        return np.ascontiguousarray(content.astype(old.dtype))
+
+    def store(self, rows: npt.NDArray[Any]) -> None:
+        """Write weights back."""
+        set_constant(self.weight, self.laid_out(rows))
 
     def store_bias(self, values: F64, editor: Editor) -> None:
         """Write the bias back, as a constant of its own where others read the old one."""

@@ -65,13 +65,11 @@ def layer_error(rows: F64, inputs: Inputs, step: float, scheme: Scheme) -> F64:
 
 def power(rows: F64, inputs: Inputs) -> F64:
     """How much each output varies ``[group, output]``, which errors are compared with."""
-    centred = Inputs(
-        inputs.count,
-        np.zeros_like(inputs.mean),
-        inputs.variance,
-        None if inputs.gram is None else inputs.gram - inputs.mean[:, :, None] * inputs.mean[:, None, :],
-    )
-    return centred.error(rows)
+    gram = inputs.gram
+    if gram is not None:
+        mean = inputs.mean.astype(gram.dtype)
+        gram = gram - mean[:, :, None] * mean[:, None, :]
+    return Inputs(inputs.count, np.zeros_like(inputs.mean), inputs.variance, gram).error(rows)
 
 
 def share(error: F64, of: F64) -> float:

@@ -6,7 +6,7 @@ is unfolded into the vectors that its outputs sum over by a convolution with one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.algorithms.layers import Layer
+from octavo.algorithms.replica import Replica, placed
 from octavo.core.stats import Need
 from octavo.model import query
 from octavo.model.edit import Editor
@@ -22,6 +23,16 @@ PREFIX = "octavo/probe/"
 WIDEST = 2400  # products; the Gram matrix of more is not computed
 MOST = 1 << 29  # bytes of all Gram matrices together; the smallest are taken first
 _PIXELS = 1024  # of a map; of a larger one some are taken
+_PLACES = 4096  # likewise, for histograms
+
+
+@dataclass(frozen=True)
+class Classes:
+    """A tensor, and channels of it that share a histogram; without channels all of it does."""
+
+    value: ir.Value
+    axis: int = 0
+    channels: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass
@@ -30,6 +41,8 @@ class Wishes:
 
     moments: dict[str, tuple[Layer, bool]] = field(default_factory=dict)  # by layer; True: with Gram matrix
     channels: dict[str, tuple[ir.Value, int]] = field(default_factory=dict)  # by tensor; the channel axis
+    classes: dict[str, Classes] = field(default_factory=dict)  # by tensor
+    replicas: dict[str, Replica] = field(default_factory=dict)  # by name
 
     def moments_of(self, layers: Iterable[Layer], *, gram: bool) -> None:
         """Ask for what layers read."""
@@ -41,8 +54,16 @@ class Wishes:
         """Ask for the extremes of each channel of a tensor."""
         self.channels[value.name or ""] = (value, axis)
 
+    def classes_of(self, classes: Classes) -> None:
+        """Ask for histograms of a tensor."""
+        self.classes[classes.value.name or ""] = classes
+
+    def replicas_of(self, replicas: Iterable[Replica]) -> None:
+        """Ask for the errors of copies of layers."""
+        self.replicas.update((replica.name, replica) for replica in replicas)
+
     def __bool__(self) -> bool:
-        return bool(self.moments or self.channels)
+        return bool(self.moments or self.channels or self.classes or self.replicas)
 
 
 @contextmanager
@@ -55,6 +76,10 @@ def probed(model: ir.Model, wishes: Wishes) -> Iterator[dict[str, Need]]:
             probes.moments(layer, names_of(layer)["gram"] in affordable)
         for value, axis in wishes.channels.values():
             probes.channels(value, axis)
+        for classes in wishes.classes.values():
+            probes.classes(classes)
+        for replica in wishes.replicas.values():
+            placed(replica, probes, PREFIX)
         yield probes.needs
     finally:
         probes.remove()
@@ -70,6 +95,11 @@ def names_of(layer: Layer) -> dict[str, str]:
             shape.append(query.attribute(node, key, ""))
         how = "/" + "_".join(str(part).replace(" ", "") for part in shape)
     return {part: f"{PREFIX}{source}{how}/{part}" for part in ("size", "sum", "square", "gram")}
+
+
+def class_names(classes: Classes) -> list[str]:
+    """What the histograms of a tensor are called."""
+    return [f"{PREFIX}{classes.value.name}/class{i}" for i in range(max(len(classes.channels), 1))]
 
 
 def _affordable(wishes: Wishes) -> set[str]:
@@ -107,17 +137,17 @@ class _Probes:
         names = names_of(layer)
         if names["sum"] not in self.needs:
             x = self._vectors(layer, names["sum"])
-            self._note(names["sum"], "ReduceSum", [x, self._axes(0, 3)], {"keepdims": 0})
-            size = self._node("Size", [x], dtype=ir.DataType.INT64)
-            self._note(names["size"], "Cast", [size], {"to": int(ir.DataType.FLOAT)})
+            self.note(names["sum"], "ReduceSum", [x, self._axes(0, 3)], {"keepdims": 0})
+            size = self.node("Size", [x], dtype=ir.DataType.INT64)
+            self.note(names["size"], "Cast", [size], {"to": int(ir.DataType.FLOAT)})
         x = self._known[names["sum"]]
         if gram and names["gram"] not in self.needs:
-            turned = self._node("Transpose", [x], {"perm": [0, 1, 3, 2]})
-            product = self._node("MatMul", [x, turned])
-            self._note(names["gram"], "ReduceSum", [product, self._axes(0)], {"keepdims": 0})
+            turned = self.node("Transpose", [x], {"perm": [0, 1, 3, 2]})
+            product = self.node("MatMul", [x, turned])
+            self.note(names["gram"], "ReduceSum", [product, self._axes(0)], {"keepdims": 0})
         elif not gram and names["square"] not in self.needs and names["gram"] not in self.needs:
-            squares = self._node("Mul", [x, x])
-            self._note(names["square"], "ReduceSum", [squares, self._axes(0, 3)], {"keepdims": 0})
+            squares = self.node("Mul", [x, x])
+            self.note(names["square"], "ReduceSum", [squares, self._axes(0, 3)], {"keepdims": 0})
 
     def channels(self, value: ir.Value, axis: int) -> None:
         """The extremes of each channel."""
@@ -130,7 +160,32 @@ class _Probes:
             if name in self.needs:
                 continue
             operands, attributes = self._reduction(value, others)
-            self._note(name, op, operands, attributes, Need(channels=0))
+            self.note(name, op, operands, attributes, Need(channels=0))
+
+    def classes(self, classes: Classes) -> None:
+        """A histogram of each class of channels."""
+        names, value = class_names(classes), self._thinned(classes.value)
+        if len(names) == 1:
+            self.note(names[0], "Identity", [value], {}, Need(histogram=True))
+            return
+        for name, channels in zip(names, classes.channels, strict=True):
+            operands = [value, self._shape(*channels)]
+            self.note(name, "Gather", operands, {"axis": classes.axis}, Need(histogram=True))
+
+    def _thinned(self, value: ir.Value) -> ir.Value:
+        """Some places of a large map ``[N, C, H, W]``, as ``[N, C, place]``."""
+        dims = query.shape(value)
+        if dims is None or len(dims) < 4 or not all(isinstance(d, int) for d in dims[2:]):
+            return value
+        step = int(np.prod([d for d in dims[2:] if d is not None])) // _PLACES
+        if step < 2:
+            return value
+        return self._every(self.node("Reshape", [value, self._shape(0, 0, -1)]), 2, step | 1)
+
+    def _every(self, value: ir.Value, axis: int, step: int) -> ir.Value:
+        """Every so many-th entry along an axis."""
+        bounds = (0, np.iinfo(np.int64).max, axis, step)
+        return self.node("Slice", [value, *(self._shape(bound) for bound in bounds)])
 
     def _reduction(self, value: ir.Value, axes: list[int]) -> tuple[list[ir.Value], dict[str, object]]:
         """From opset 18 on the axes of a minimum are an input."""
@@ -141,20 +196,14 @@ class _Probes:
     def _vectors(self, layer: Layer, slot: str) -> ir.Value:
         """The layer's input as ``[N, group, product, place]``."""
         if not layer.is_conv:
-            rows = self._node("Reshape", [layer.x, self._shape(1, 1, -1, layer.inputs)])
-            found = self._node("Transpose", [rows], {"perm": [0, 1, 3, 2]})
+            rows = self.node("Reshape", [layer.x, self._shape(1, 1, -1, layer.inputs)])
+            found = self.node("Transpose", [rows], {"perm": [0, 1, 3, 2]})
         else:
             x = layer.x if _is_plain(layer) else self._unfolded(layer)
-            found = self._node("Reshape", [x, self._shape(0, layer.groups, layer.products, -1)])
+            found = self.node("Reshape", [x, self._shape(0, layer.groups, layer.products, -1)])
             step = _step(layer)
             if step > 1:
-                bounds = [
-                    self._shape(0),
-                    self._shape(np.iinfo(np.int64).max),
-                    self._shape(3),
-                    self._shape(step),
-                ]
-                found = self._node("Slice", [found, *bounds])
+                found = self._every(found, 3, step)
         self._known[slot] = found
         return found
 
@@ -169,28 +218,30 @@ class _Probes:
             for key in ("strides", "pads", "dilations", "auto_pad", "kernel_shape")
             if key in layer.node.attributes
         }
-        return self._node("Conv", [layer.x, kernel], {**keep, "group": layer.inputs})
+        return self.node("Conv", [layer.x, kernel], {**keep, "group": layer.inputs})
 
-    def _note(
+    def note(
         self,
         name: str,
         op: str,
-        operands: list[ir.Value],
+        operands: Sequence[ir.Value | None],
         attributes: dict[str, object],
         need: Need | None = None,
     ) -> None:
-        made = self._node(op, operands, attributes, output=name)
+        """Add a node whose result is wanted; without a need its sum over all samples is."""
+        made = self.node(op, operands, attributes, output=name)
         self.needs[made.name or name] = need or Need(totals=True)
 
-    def _node(
+    def node(
         self,
         op: str,
-        operands: list[ir.Value],
+        operands: Sequence[ir.Value | None],
         attributes: dict[str, object] | None = None,
         *,
         output: str | None = None,
         dtype: ir.DataType = ir.DataType.FLOAT,
     ) -> ir.Value:
+        """Add a node, and give its result."""
         output = output or f"{PREFIX}{op}"
         node = self.editor.node(op, operands, attributes, name=output, output=output, dtype=dtype)
         self.model.graph.append(node)

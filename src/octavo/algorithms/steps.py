@@ -1,10 +1,16 @@
 """Steps: small changes that win back accuracy, at no cost in size or speed.
 
-A step of the phase ``float`` changes the float model, before it is planned and calibrated, and keeps what
-the model computes. A step of the phase ``integers`` runs when all scales are known, and changes weights and
-biases within them. Each says what it has to know (:class:`~.probes.Wishes`; one pass over the data serves all
-steps of a phase), measures the local error of every layer before and after, and leaves a layer alone where it
-does not fall.
+============  ==========================================================================================
+phase         a step of it
+============  ==========================================================================================
+``float``     changes the float model before it is planned and calibrated, and keeps what it computes
+``plan``      sees what the plan does to each layer, and has it made again
+``ranges``    changes the ranges of activations before scales are made of them
+``integers``  changes weights and biases when all scales are known
+============  ==========================================================================================
+
+Each says what it has to know (:class:`~.probes.Wishes`; one pass over the data serves all steps), measures
+the local error of every layer before and after, and leaves a layer alone where it does not fall.
 
 A recipe lists steps by name, with options behind colons: ``smoothquant:alpha=0.5:fold=no``.
 """
@@ -13,25 +19,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from importlib import import_module
-from typing import Any, ClassVar, Protocol, get_type_hints
+from typing import Any, ClassVar, Protocol, get_args, get_type_hints
 
 import onnx_ir as ir
 
 from octavo.algorithms.probes import Wishes, probed
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
-from octavo.core.recipe import Recipe
-from octavo.core.stats import Need, State
+from octavo.core.qtypes import UINT16
+from octavo.core.recipe import Override, Recipe
+from octavo.core.stats import Need, Range, State
 from octavo.errors import RecipeError, closest
+from octavo.targets import Target
 
 
 class Phase(Enum):
     """When a step runs."""
 
     FLOAT = "float"  # before planning and calibration
+    PLAN = "plan"  # when it is known what the plan does to each layer; it is made again then
+    RANGES = "ranges"  # when activations are measured, before scales are made of it
     INTEGERS = "integers"  # when scales are known
 
 
@@ -95,6 +105,18 @@ class Lab:
     collect: Callable[[ir.Model, Wishes], Mapping[str, State]]
 
 
+@dataclass
+class Changes:
+    """What steps want to be planned otherwise."""
+
+    floats: dict[str, str] = field(default_factory=dict)  # nodes that stay float, and why
+    tensors: dict[str, str] = field(default_factory=dict)  # that stay float for every reader, and why
+    overrides: dict[str, Override] = field(default_factory=dict)  # by tensor
+
+    def __bool__(self) -> bool:
+        return bool(self.floats or self.tensors or self.overrides)
+
+
 @dataclass(frozen=True)
 class Subject:
     """The model that steps work on, in place, and what is known of its future."""
@@ -103,7 +125,10 @@ class Subject:
     recipe: Recipe
     plan: Plan
     params: dict[Key, QParams] | None = None  # in the phase of integers; steps may replace entries
+    ranges: dict[str, Range] | None = None  # of activations, in the phase of ranges; likewise
     lab: Lab | None = None
+    target: Target | None = None  # in the phase of plans, as is the next
+    changes: Changes = field(default_factory=Changes)
 
     def is_quantized(self, node: ir.Node | None) -> bool:
         """Whether the plan quantizes a node."""
@@ -133,6 +158,8 @@ class Step(Protocol):
 _STEPS: dict[str, tuple[str, str]] = {
     "smoothquant": ("smoothquant", "SmoothQuant"),
     "equalize": ("equalize", "Equalize"),
+    "mixed-precision": ("mixed_precision", "MixedPrecision"),
+    "clip": ("clip", "Clip"),
     "rounding": ("rounding", "Rounding"),
     "bias-correction": ("bias_correction", "BiasCorrection"),
 }
@@ -171,10 +198,12 @@ def _value(where: str, kind: Any, text: str) -> Any:
         if text.lower() not in ("yes", "no", "true", "false"):
             raise RecipeError(f"{where}={text} is neither yes nor no.")
         return text.lower() in ("yes", "true")
+    if kind is str:
+        return text
     if text == "auto":
         return None
     try:
-        return int(text) if kind is int else float(text)
+        return int(text) if int in (kind, *get_args(kind)) else float(text)
     except ValueError as error:
         raise RecipeError(f"{where}={text} is no number.") from error
 
@@ -192,6 +221,12 @@ def steps(texts: Iterable[str]) -> tuple[Step, ...]:
 def of_phase(chosen: Sequence[Step], phase: Phase) -> tuple[Step, ...]:
     """The steps of one phase."""
     return tuple(one for one in chosen if one.phase is phase)
+
+
+def opset(chosen: Sequence[Step], target: Target) -> int:
+    """The least opset that steps may make necessary: 16-bit activations take 21."""
+    wide = any(target.is_fast(op, UINT16.name) for op in target.products)
+    return UINT16.min_opset if wide and of_phase(chosen, Phase.PLAN) else 0
 
 
 def observed(chosen: Sequence[Step], subject: Subject) -> AbstractContextManager[dict[str, Need]]:

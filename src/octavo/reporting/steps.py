@@ -9,7 +9,12 @@ from typing import Any
 
 from octavo.reporting.text import columns
 
-_WHEN = {"float": "on the float model", "integers": "on the integers"}
+_WHEN = {
+    "float": "on the float model",
+    "plan": "on the plan",
+    "ranges": "on ranges",
+    "integers": "on the integers",
+}
 
 
 def step_table(kinds: Iterable[Any]) -> str:
@@ -22,7 +27,7 @@ def step_detail(kind: Any) -> str:
     """What a step does, with its formula, and its options."""
     module = getmodule(kind)
     about = getdoc(module) if module is not None else kind.summary
-    options = [f"  {kind.name}:{name}={value}" for name, value in _options(kind).items()]
+    options = [f"  {kind.name}:{name.replace('_', '-')}={value}" for name, value in _options(kind).items()]
     shown = "\n".join(["\n\noptions, as they are unless given:", *options]) if options else ""
     return f"{kind.name}\n\n{about}{shown}"
 
