@@ -1,0 +1,1 @@
+"""Fuzzing of everything that Octavo reads: see ``fuzz/README.md``."""

@@ -1,0 +1,1 @@
+"""What chooses the next input: coverage with libFuzzer (atheris), hypothesis, or a loop of our own."""

@@ -1,0 +1,49 @@
+"""A loop of our own: mutate an input of the pool, keep it where it reached new lines. Needs no package."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+from fuzzing.campaign import Campaign, Pool
+from fuzzing.lines import Lines
+
+_SYNC = 10.0  # seconds between looks at what other workers have found
+_RECENT = 32
+
+
+def run(
+    campaign: Campaign,
+    seeds: list[bytes],
+    *,
+    seed: int,
+    lines: Lines,
+    seconds: float | None = None,
+    executions: int | None = None,
+    pool: Pool | None = None,
+) -> None:
+    """Run until the seconds or the executions are over; all seeds come first."""
+    chance = Random(seed)
+    end = time.monotonic() + seconds if seconds is not None else None
+    known = list(seeds) + (pool.news() if pool is not None else [])
+    for data in seeds:
+        campaign.execute(data)
+    lines.fresh()
+    synced = time.monotonic()
+    while (end is None or time.monotonic() < end) and (
+        executions is None or campaign.executions < executions
+    ):
+        data = campaign.harness.mutate(_parent(known, chance), chance)
+        campaign.execute(data)
+        if lines.fresh():
+            known.append(data)
+            if pool is not None:
+                pool.add(data)
+        if pool is not None and time.monotonic() - synced > _SYNC:
+            known += pool.news()
+            synced = time.monotonic()
+
+
+def _parent(known: list[bytes], chance: Random) -> bytes:
+    """Any input that is known, those found last more often."""
+    return chance.choice(known[-_RECENT:] if chance.random() < 0.4 else known)

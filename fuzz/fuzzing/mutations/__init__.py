@@ -1,0 +1,1 @@
+"""Changes to inputs: of bytes, of JSON-like trees, of protobuf messages."""
