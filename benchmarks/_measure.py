@@ -208,17 +208,19 @@ def run_task(
     timeout: float = 3600,
     folder: Path | None = None,
     sample_every: float = 0.0,
+    python: str = sys.executable,
 ) -> Outcome:
     """Run `function` (a top-level function of a module in this folder) in a fresh interpreter.
 
-    `folder` is its working folder (a scratch one by default: some libraries leave files behind).
+    `folder` is its working folder (a scratch one by default: some libraries leave files behind), `python` the
+    interpreter where it is not this one.
     With `sample_every` the anonymous memory of its processes is read at that interval, in seconds.
     """
     with tempfile.TemporaryDirectory(prefix="octavo-bench-") as scratch_name:
         scratch = Path(scratch_name)
         (scratch / "payload.json").write_text(json.dumps(payload))
         command = [
-            sys.executable, str(HERE / "_worker.py"), str(module_file(function)), function.__name__,
+            python, str(HERE / "_worker.py"), str(module_file(function)), function.__name__,
             str(scratch / "payload.json"), str(scratch / "answer.json"),
         ]  # fmt: skip
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -1,7 +1,7 @@
 """Two models built in code, shaped like ResNet-50 and BERT-base, with random weights.
 
 They say how long things take, and nothing about accuracy. Weights are scaled so that activations stay near
-one in every layer.
+one in every layer. `_shapes.py` builds more of them with the same parts.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def resnet50(batch: str | int = "batch") -> Any:
     from onnx import TensorProto, helper
 
     net = Net(0)
-    x = net.add("Relu", [_conv(net, "image", 3, 64, kernel=7, stride=2)])
+    x = net.add("Relu", [conv(net, "image", 3, 64, kernel=7, stride=2)])
     x = net.add("MaxPool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     channels = 64
     for stage, (blocks, inner) in enumerate(STAGES):
@@ -85,19 +85,22 @@ def resnet50(batch: str | int = "batch") -> Any:
     return net.model([image], x)
 
 
-def _conv(net: Net, x: str, taken: int, given: int, *, kernel: int = 1, stride: int = 1) -> str:
-    scale = (2.0 / (taken * kernel * kernel)) ** 0.5
-    weight = net.random(given, taken, kernel, kernel, scale=scale)
-    pads = [kernel // 2] * 4
+def conv(
+    net: Net, x: str, taken: int, given: int, *, kernel: int = 1, stride: int = 1, group: int = 1
+) -> str:
+    """A convolution with a bias; its output is as large as its input divided by the stride."""
+    scale = (2.0 * group / (taken * kernel * kernel)) ** 0.5
+    weight = net.random(given, taken // group, kernel, kernel, scale=scale)
     bias = net.random(given, scale=0.01)
-    return net.add("Conv", [x, weight, bias], kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=pads)
+    attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}
+    return net.add("Conv", [x, weight, bias], group=group, **attributes)
 
 
 def _bottleneck(net: Net, x: str, channels: int, inner: int, stride: int, *, widen: bool) -> str:
-    y = net.add("Relu", [_conv(net, x, channels, inner)])
-    y = net.add("Relu", [_conv(net, y, inner, inner, kernel=3, stride=stride)])
-    y = _conv(net, y, inner, 4 * inner)
-    short = _conv(net, x, channels, 4 * inner, stride=stride) if widen else x
+    y = net.add("Relu", [conv(net, x, channels, inner)])
+    y = net.add("Relu", [conv(net, y, inner, inner, kernel=3, stride=stride)])
+    y = conv(net, y, inner, 4 * inner)
+    short = conv(net, x, channels, 4 * inner, stride=stride) if widen else x
     return net.add("Relu", [net.add("Add", [y, short])])
 
 
@@ -110,51 +113,63 @@ def images(count: int) -> list[Feed]:
 # ---------------------------------------------------------------------------------------- BERT-base
 
 
-def bert_base() -> Any:
-    """Twelve encoder layers on word and position embeddings, with a mask."""
+def bert_base(layers: int = LAYERS) -> Any:
+    """Encoder layers on word and position embeddings, with a mask."""
     from onnx import TensorProto, helper
 
     net = Net(2)
     words = net.add("Gather", [net.random(WORDS, WIDTH, scale=0.5), "ids"])
-    x = _norm(net, net.add("Add", [words, net.random(LENGTH, WIDTH, scale=0.1)]))
+    x = norm(net, net.add("Add", [words, net.random(LENGTH, WIDTH, scale=0.1)]))
     wide = net.add("Unsqueeze", [net.add("Cast", ["mask"], to=1), net.constant(np.int64([1, 2]))])
     away = net.add("Sub", [net.constant(np.float32(1)), wide])
     bias = net.add("Mul", [away, net.constant(np.float32(-10000))])
-    for _ in range(LAYERS):
+    for _ in range(layers):
         x = _encoder(net, x, bias)
     shape = ["batch", LENGTH]
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in ("ids", "mask")]
     return net.model(inputs, x)
 
 
-def _linear(net: Net, x: str, taken: int, given: int) -> str:
+def linear(net: Net, x: str, taken: int, given: int) -> str:
+    """A product with a constant, and a bias."""
     product = net.add("MatMul", [x, net.random(taken, given, scale=taken**-0.5)])
     return net.add("Add", [net.random(given, scale=0.02), product])
 
 
-def _norm(net: Net, x: str) -> str:
+def norm(net: Net, x: str) -> str:
+    """LayerNormalization over the width of BERT-base."""
     gamma, beta = np.ones(WIDTH, np.float32), np.zeros(WIDTH, np.float32)
     return net.add("LayerNormalization", [x, net.constant(gamma), net.constant(beta)], axis=-1)
 
 
 def _encoder(net: Net, x: str, mask: str) -> str:
+    x = norm(net, net.add("Add", [attention(net, x, mask), x]))
+    up = linear(net, x, WIDTH, INNER)
+    return norm(net, net.add("Add", [linear(net, gelu(net, up), INNER, WIDTH), x]))
+
+
+def attention(net: Net, x: str, mask: str | None = None) -> str:
+    """Self-attention of BERT-base's width, spelled out; a mask is added to the scores."""
     split = net.constant(np.int64([0, 0, HEADS, WIDTH // HEADS]))
     parts = []
     for order in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]):
-        rows = net.add("Reshape", [_linear(net, x, WIDTH, WIDTH), split])
+        rows = net.add("Reshape", [linear(net, x, WIDTH, WIDTH), split])
         parts.append(net.add("Transpose", [rows], perm=order))
     query, key, value = parts
     scores = net.add("MatMul", [query, key])
     scores = net.add("Div", [scores, net.constant(np.float32((WIDTH // HEADS) ** 0.5))])
-    weights = net.add("Softmax", [net.add("Add", [scores, mask])], axis=-1)
+    masked = net.add("Add", [scores, mask]) if mask is not None else scores
+    weights = net.add("Softmax", [masked], axis=-1)
     context = net.add("Transpose", [net.add("MatMul", [weights, value])], perm=[0, 2, 1, 3])
     joined = net.add("Reshape", [context, net.constant(np.int64([0, 0, WIDTH]))])
-    x = _norm(net, net.add("Add", [_linear(net, joined, WIDTH, WIDTH), x]))
-    up = _linear(net, x, WIDTH, INNER)
-    error = net.add("Erf", [net.add("Div", [up, net.constant(np.float32(2**0.5))])])
-    gate = net.add("Mul", [up, net.add("Add", [error, net.constant(np.float32(1))])])
-    gelu = net.add("Mul", [gate, net.constant(np.float32(0.5))])
-    return _norm(net, net.add("Add", [_linear(net, gelu, INNER, WIDTH), x]))
+    return linear(net, joined, WIDTH, WIDTH)
+
+
+def gelu(net: Net, x: str) -> str:
+    """Gelu spelled with Erf, as exporters write it."""
+    error = net.add("Erf", [net.add("Div", [x, net.constant(np.float32(2**0.5))])])
+    gate = net.add("Mul", [x, net.add("Add", [error, net.constant(np.float32(1))])])
+    return net.add("Mul", [gate, net.constant(np.float32(0.5))])
 
 
 def texts(count: int) -> list[Feed]:

@@ -156,6 +156,20 @@ def octavo_dynamic(source: Path, output: Path, feeds: Feeds | None) -> str:
     return octavo_default(source, output, None)
 
 
+def octavo_auto(source: Path, output: Path, feeds: Feeds | None, threads: int | None = None) -> str:
+    """The automatic choice. Where nothing meets its demands, the best of what it tried, and a note."""
+    import octavo
+
+    tuned = octavo.tune(source, feeds, output=output, threads=threads)
+    if tuned.met:
+        return tuned.best.name if tuned.best is not None else ""
+    if tuned.result is not None:
+        tuned.result.save(output)
+    return f"{MISSED}: {shorten(tuned.reason)}"
+
+
+MISSED = "demands missed"
+
 VARIANTS: dict[str, Callable[[Path, Path, Feeds | None], str] | None] = {
     "float": None,
     "stock-default": stock_default,
@@ -164,6 +178,7 @@ VARIANTS: dict[str, Callable[[Path, Path, Feeds | None], str] | None] = {
     "stock-dynamic": stock_dynamic,
     "octavo": octavo_default,
     "octavo-dynamic": octavo_dynamic,
+    "octavo-auto": octavo_auto,
 }
 
 
@@ -192,6 +207,8 @@ def task_quantize(payload: Figures) -> Figures:
         import_whole("onnxruntime.quantization")
     quantizer = VARIANTS[variant]
     assert quantizer is not None
+    if variant == "octavo-auto":
+        quantizer = partial(octavo_auto, threads=payload.get("threads"))
     model_path = zoo_module(payload["zoo"], "evaluate").model_path(payload["model"])
     shutil.rmtree(output.parent, ignore_errors=True)
     output.parent.mkdir(parents=True)

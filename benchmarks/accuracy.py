@@ -1,16 +1,22 @@
-"""What each step wins back: an ablation on real models, each step alone and all together.
+"""What quantizing costs in accuracy, and what steps, the automatic choice and other tools make of it.
 
-    python benchmarks/accuracy.py --zoo PATH                       # every model, W8A8, weights per channel
+    python benchmarks/accuracy.py --zoo PATH --cache DIR           # every model and variant
     python benchmarks/accuracy.py --zoo PATH --models mobilenet_v2 --per tensor
-    python benchmarks/accuracy.py --zoo PATH --models all_minilm_l6_v2 --limit 400 --calib 16
+    python benchmarks/accuracy.py --zoo PATH --models yolov8n --variants float,plain,auto --limit 64
+    python benchmarks/accuracy.py --zoo PATH --robust              # three disjoint calibration sets of 64
+    python benchmarks/accuracy.py --zoo PATH --fragile             # rules for fragile patterns, on and off
 
-Variants: ``float``, ``plain`` (no step), every step of ``octavo steps`` by itself,
-``bias-correction:sequential``, and ``all`` (every step). All of them see the same calibration feeds and are
-judged on the same samples by the zoo's metric; each runs in a process of its own. "local error" is what the
-steps' own reports expect of the layers they changed; "size" and "operators" are set beside those of
-``plain``: a step may make neither larger. "s" are seconds of quantizing, statistics included.
+Variants: ``float``; ``plain`` (no step); every step of ``octavo steps`` by itself and
+``bias-correction:sequential``; ``free`` (all steps that cost no speed) and ``all`` (every step); ``auto``
+(``octavo.tune``, nothing else said); ``stock-best`` (onnxruntime.quantization at its best settings);
+``nncf`` and ``nncf-mixed`` (NNCF, default and mixed preset; ``--nncf-python`` names the interpreter that has
+it). All see the same calibration samples (256, or as many as the zoo has) and are judged on the same samples
+by the zoo's metric; each runs in a process of its own. With ``--cache`` models and figures are kept and found
+again, so that a long run can be split and resumed; empty the folder when the code has changed.
 
-A difference below the standard error of the metric says little: with 1000 pictures about 1.4 points unpaired.
+"− float" is paired on the same samples, with a standard error where the metric has one. "s" are seconds of
+quantizing without those of making samples; "speed" is measured in turns with float, on one thread. "local
+error" is what the steps' own reports expect of the layers they changed.
 
 The zoo is a folder with ``evaluate.py`` and ``inputs.py`` (default: ``$OCTAVO_ZOO_DIR``, else
 ``../shared/zoo`` beside this checkout); ``$OCTAVO_ZOO`` names the folder of its larger models.
@@ -22,161 +28,133 @@ import argparse
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from _measure import (
-    Figures,
-    Verdict,
-    folder_bytes,
-    import_octavo,
-    leave_on_termination,
-    machine,
-    markdown,
-    number,
-    print_verdicts,
-    run_task,
-    write_json,
-)
-from _zoo import MODELS, calibration_feeds, task_evaluate, zoo_module
+from _claims import claims, figure, robustness_claims
+from _fragile import PATTERNS
+from _measure import Figures, leave_on_termination, machine, markdown, number, print_verdicts, write_json
+from _peers import PEERS
+from _rows import FEWER, SAMPLES, VARIANTS, Bench
+from _samples import standard_error
+from _zoo import MODELS, zoo_module
 
-STEPS = ("smoothquant", "equalize", "rounding", "bias-correction")
-VARIANTS: dict[str, tuple[str, ...]] = {
-    "float": (),
-    "plain": (),
-    **{step: (step,) for step in STEPS},
-    "bias-correction:sequential": ("bias-correction:sequential",),
-    "all": STEPS,
-}
-STATIC = [name for name, model in MODELS.items() if not model.dynamic]
-MOST_LOST = 0.015  # of mobilenet_v2 with one scale for each weight tensor, with all steps
-MOST_SECONDS = 300
+SET = 64  # samples of each of the sets of --robust
+SETS = 3
+UNSTEPPED = ("float", "plain", "auto", *PEERS)  # what makes sense without calibrated activations
 Table = dict[str, dict[str, Figures]]  # model → variant → row
 
 
-def task_steps(payload: Figures) -> Figures:
-    """Quantize one model with some steps."""
-    import_octavo()
-    import octavo
-
-    weights = octavo.W8A8.weights
-    if payload["per"] == "tensor":
-        weights = weights.but(granularity=octavo.PerTensor())
-    recipe = octavo.W8A8.but(weights=weights, steps=tuple(payload["steps"]))
-    source = zoo_module(payload["zoo"], "evaluate").model_path(payload["model"])
-    output = Path(payload["output"])
-    output.parent.mkdir(parents=True, exist_ok=True)
-    feeds = list(calibration_feeds(payload))
-    began = time.perf_counter()
-    result = octavo.quantize(source, feeds, recipe=recipe, output=output)
-    return {
-        "path": str(output),
-        "seconds": time.perf_counter() - began,
-        "bytes": folder_bytes(output.parent),
-        "operators": len(result.model.graph),
-        "reports": [_report(report) for report in result.steps],
-    }
+def applies(model: str, variant: str) -> bool:
+    """Whether a variant makes sense for a model."""
+    return not MODELS[model].dynamic or variant in UNSTEPPED
 
 
-def _report(report: Any) -> Figures:
-    return {
-        "step": report.step,
-        "changed": len(report.changed),
-        "refused": len(report.refused),
-        "fall": report.fall,
-    }
-
-
-def measure(arguments: argparse.Namespace) -> Table:
-    table: Table = {}
-    with tempfile.TemporaryDirectory(prefix="octavo-steps-") as folder:
-        for model in arguments.models:
-            for variant in arguments.variants:
-                row = measure_row(model, variant, Path(folder) / model / variant.replace(":", "-"), arguments)
-                table.setdefault(model, {})[variant] = row
-                shown = row.get("error") or number(figure(model, row), ".4f")
-                print(f"{model:20s} {variant:28s} {shown}", file=sys.stderr, flush=True)
-                write_json(arguments.json, {"machine": machine(), "table": table})
+def measure(bench: Bench) -> Table:
+    arguments, table = bench.arguments, Table()
+    for model in arguments.models:
+        rows = table.setdefault(model, {})
+        for variant in filter(lambda name: applies(model, name), arguments.variants):
+            rows[variant] = bench.row(model, variant)
+            tell(model, variant, rows[variant])
+            write_json(arguments.json, {"machine": machine(), "table": table})
+        bench.add_speed(model, rows)
+        float_file = zoo_module(str(arguments.zoo), "evaluate").model_path(model)
+        rows.get("float", {})["bytes"] = float_file.stat().st_size
     return table
 
 
-def measure_row(model: str, variant: str, folder: Path, arguments: argparse.Namespace) -> Figures:
-    payload: Figures = {
-        "zoo": str(arguments.zoo),
-        "model": model,
-        "per": arguments.per,
-        "steps": VARIANTS[variant],
-        "output": str(folder / "model.onnx"),
-        "feeds": arguments.calib or MODELS[model].feeds,
-        "limit": arguments.limit,
-        "path": None,
-    }
-    row: Figures = {}
-    if variant != "float":
-        made = run_task(task_steps, payload, timeout=arguments.timeout)
-        if made.error:
-            return {"error": made.error}
-        row = dict(made.figures)
-        payload["path"] = row["path"]
-    judged = run_task(task_evaluate, payload, timeout=arguments.timeout)
-    return {**row, **judged.figures, "error": judged.error}
+def measure_robustness(bench: Bench) -> Table:
+    """The same variants from several disjoint sets of calibration samples."""
+    arguments, table = bench.arguments, Table()
+    for model in arguments.models:
+        each = MODELS[model].samples_per_feed
+        size = min(SET, FEWER.get(model, SET * SETS) // SETS)
+        size = max(each, size // each * each)
+        for variant in arguments.variants:
+            for number_ in range(1 if variant == "float" else SETS):
+                name = variant if variant == "float" else f"{variant}, set {number_ + 1}"
+                row = bench.row(model, variant, skip=number_ * size, samples=size)
+                table.setdefault(model, {})[name] = row
+                tell(model, name, row)
+    return table
 
 
-def figure(model: str, row: Figures | None) -> float | None:
-    value: float | None = (row or {}).get("metrics", {}).get(MODELS[model].metric)
-    return value
+def tell(model: str, variant: str, row: Figures) -> None:
+    shown = row.get("error") or number(figure(model, row), ".4f")
+    print(f"{model:20s} {variant:34s} {shown}", file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------------------------------- tables
+
+LAST = "local error, notes"
+HEADER = ("model", "variant", "metric", "value", "− float", "± se", "speed", "size", "s", LAST)
 
 
 def table_rows(table: Table) -> Iterator[list[str]]:
     for model, rows in table.items():
-        base, plain = figure(model, rows.get("float")), rows.get("plain", {})
+        base = rows.get("float", {})
         for variant, row in rows.items():
-            value = figure(model, row)
-            off = value - base if value is not None and base is not None and variant != "float" else None
-            same = "bytes" in row and "bytes" in plain
+            value, reference = figure(model, row), figure(model, base)
+            paired = variant != "float" and value is not None and reference is not None
+            error = standard_error(row.get("jackknife"), base.get("jackknife")) if paired else None
+            sized = "bytes" in row and "bytes" in base
             yield [
                 model,
                 variant,
                 MODELS[model].metric,
                 row.get("error") or number(value, ".4f"),
-                number(off, "+.4f"),
-                number(row["bytes"] / plain["bytes"], ".3f", " ×") if same else "",
-                f"{row['operators'] - plain['operators']:+d}" if same else "",
+                number(value - reference, "+.4f") if paired else "",
+                number(error, ".4f"),
+                number(row.get("speed"), ".2f", " ×"),
+                number(row["bytes"] / base["bytes"], ".3f", " ×") if sized else "",
                 number(row.get("seconds")),
-                "; ".join(
-                    f"{r['step']} {-100 * r['fall']:+.0f} % in {r['changed']}" for r in row.get("reports", ())
-                ),
+                remarks(row),
             ]
 
 
-HEADER = ("model", "variant", "metric", "value", "− float", "size", "operators", "s", "local error")
+def remarks(row: Figures) -> str:
+    """What the steps say of their work, and what else is to be known of a row."""
+    told = [f"{r['step']} {-100 * r['fall']:+.0f} % in {r['changed']}" for r in row.get("reports", ())]
+    return "; ".join([*told, *filter(None, [row.get("note")])])
 
 
-def verdicts(table: Table, arguments: argparse.Namespace) -> Iterator[Verdict]:
-    for model, rows in table.items():
-        plain, together = rows.get("plain", {}), rows.get("all", {})
-        if "bytes" not in plain or "bytes" not in together:
-            continue
-        kept = together["bytes"] <= plain["bytes"] * 1.001 and together["operators"] <= plain["operators"]
-        change = f"{together['bytes'] - plain['bytes']:+d} bytes, {together['operators']} operators"
-        yield Verdict(f"{model}: steps make it neither larger nor longer", kept, change)
-        taken = together["seconds"]
-        yield Verdict(f"{model}: all steps in 5 minutes", taken <= MOST_SECONDS, f"{taken:.0f} s")
-        before, after = figure(model, plain), figure(model, together)
-        if before is not None and after is not None:
-            better = after >= before if MODELS[model].higher_is_better else after <= before
-            text = f"{MODELS[model].metric} {before:.4f} → {after:.4f}"
-            yield Verdict(f"{model}: all steps are no worse than none", better, text)
-    rows = table.get("mobilenet_v2", {})
-    base, value = figure("mobilenet_v2", rows.get("float")), figure("mobilenet_v2", rows.get("all"))
-    if arguments.per == "tensor" and base is not None and value is not None:
-        claim = "mobilenet_v2, one scale for each weight: at most 1.5 points lost"
-        yield Verdict(claim, base - value <= MOST_LOST, f"{100 * (base - value):+.1f} points lost")
+FRAGILE_HEADER = (
+    "pattern", "model", "rule", "metric", "float", "on", "off", "off − on", "± se", "dB on", "dB off",
+    "speed on", "speed off",
+)  # fmt: skip
 
 
-def names(known: list[str], kind: str):  # type: ignore[no-untyped-def]
+def fragile_rows(bench: Bench, names: Sequence[str]) -> Iterator[list[str]]:
+    for name in names:
+        pattern = PATTERNS[name]
+        sides = {side: bench.fragile_row(name, side) for side in ("on", "off")}
+        for side, row in sides.items():
+            tell(pattern.model, f"{name}, {side}", row)
+        bench.add_speed(pattern.model, sides)
+        on, off = sides["on"], sides["off"]
+        values = [figure(pattern.model, row) for row in (bench.row(pattern.model, "float"), on, off)]
+        change = values[2] - values[1] if values[1] is not None and values[2] is not None else None
+        shown = [row.get("error") or number(v, ".4f") for row, v in zip((on, off), values[1:], strict=True)]
+        yield [
+            name,
+            pattern.model,
+            pattern.rule,
+            MODELS[pattern.model].metric,
+            number(values[0], ".4f"),
+            *shown,
+            number(change, "+.4f"),
+            number(standard_error(on.get("jackknife"), off.get("jackknife")), ".4f"),
+            *(number(row.get("sqnr_db"), ".1f") for row in (on, off)),
+            *(number(row.get("speed"), ".2f", " ×") for row in (on, off)),
+        ]
+
+
+# --------------------------------------------------------------------------------- command line
+
+
+def names(known: Sequence[str], kind: str) -> Any:
     """An argparse type: names out of ``known``, separated by commas."""
 
     def parse(text: str) -> list[str]:
@@ -189,6 +167,17 @@ def names(known: list[str], kind: str):  # type: ignore[no-untyped-def]
     return parse
 
 
+def patterns(text: str) -> list[str]:
+    """An argparse type: the patterns whose name or model begins so, out of a list with commas."""
+    starts = tuple(part for part in text.split(",") if part)
+    chosen = [
+        name for name, one in PATTERNS.items() if starts and (name.startswith(starts) or one.model in starts)
+    ]
+    if not chosen:
+        raise argparse.ArgumentTypeError(f"no pattern {text!r}; known: {'; '.join(PATTERNS)}")
+    return chosen
+
+
 def parse_arguments() -> argparse.Namespace:
     beside = Path(__file__).resolve().parents[2] / "shared" / "zoo"
     parser = argparse.ArgumentParser(
@@ -196,17 +185,28 @@ def parse_arguments() -> argparse.Namespace:
     )
     zoo = Path(os.environ.get("OCTAVO_ZOO_DIR", beside))
     parser.add_argument("--zoo", type=Path, default=zoo, metavar="PATH")
-    parser.add_argument("--models", type=names(STATIC, "model"), default=STATIC, metavar="A,B")
-    every = list(VARIANTS)
-    parser.add_argument("--variants", type=names(every, "variant"), default=every, metavar="A,B")
+    parser.add_argument("--models", type=names(list(MODELS), "model"), default=list(MODELS), metavar="A,B")
+    parser.add_argument("--variants", type=names(VARIANTS, "variant"), metavar="A,B")
     parser.add_argument("--per", choices=("channel", "tensor"), default="channel", help="scales of weights")
+    parser.add_argument("--robust", action="store_true", help="three disjoint calibration sets")
+    parser.add_argument(
+        "--fragile", nargs="?", type=patterns, const=list(PATTERNS), metavar="A,B",
+        help="rules for fragile patterns, on and off",
+    )  # fmt: skip
     parser.add_argument("--limit", type=int, metavar="N", help="evaluate on the first N samples only")
-    parser.add_argument("--calib", type=int, metavar="N", help="calibration feeds")
+    parser.add_argument("--calib", type=int, metavar="N", help=f"calibration samples (default: {SAMPLES})")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="keep models and figures, and resume")
+    parser.add_argument("--nncf-python", default=sys.executable, metavar="FILE", help="python that has NNCF")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, metavar="S", help="of timing, for each model file"
+    )
     parser.add_argument("--timeout", type=float, default=1800, metavar="S", help="limit of each process")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, after every row")
     arguments = parser.parse_args()
     if not (arguments.zoo / "evaluate.py").exists():
         parser.error(f"no zoo in {arguments.zoo}: name it with --zoo or $OCTAVO_ZOO_DIR")
+    if arguments.variants is None:
+        arguments.variants = ["float", "auto"] if arguments.robust else list(VARIANTS)
     arguments.zoo = arguments.zoo.resolve()
     return arguments
 
@@ -214,11 +214,21 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     arguments = parse_arguments()
     leave_on_termination()
-    table = measure(arguments)
-    host = machine()
-    print(", ".join(f"{key} {value}" for key, value in host.items()) + f"; weights per {arguments.per}\n")
-    print(markdown(HEADER, table_rows(table), words=("variant", "metric", "local error")))
-    found = list(verdicts(table, arguments))
+    with tempfile.TemporaryDirectory(prefix="octavo-accuracy-") as scratch:
+        bench = Bench(arguments, (arguments.cache or Path(scratch)).resolve())
+        host = machine()
+        heading = (
+            ", ".join(f"{key} {value}" for key, value in host.items()) + f"; weights per {arguments.per}\n"
+        )
+        if arguments.fragile:
+            rows = list(fragile_rows(bench, arguments.fragile))
+            print(heading)
+            print(markdown(FRAGILE_HEADER, rows, words=("model", "rule", "metric")))
+            return 0
+        table = measure_robustness(bench) if arguments.robust else measure(bench)
+    print(heading)
+    print(markdown(HEADER, table_rows(table), words=("variant", "metric", LAST)))
+    found = list(robustness_claims(table) if arguments.robust else claims(table, arguments.per))
     print_verdicts(found)
     write_json(
         arguments.json, {"machine": host, "table": table, "verdicts": [vars(verdict) for verdict in found]}

@@ -35,6 +35,16 @@ def emit(model: ir.Model, plan: Plan, params: Params) -> None:
     _Emitter(Writer(model, plan, params)).run()
 
 
+def spell(writer: Writer) -> set[str]:
+    """Write the linear layers that a plan of another style spells with MatMulInteger; gives their names."""
+    found = [name for name, planned in writer.plan.nodes.items() if planned.form == "MatMulInteger"]
+    emitter = _Emitter(writer) if found else None
+    for name in found:
+        if emitter is not None:
+            emitter.write(writer.nodes[name], writer.plan.nodes[name])
+    return set(found)
+
+
 class _Emitter(qoperator.Emitter):
     def __init__(self, writer: Writer) -> None:
         super().__init__(writer)

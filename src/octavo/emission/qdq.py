@@ -15,7 +15,7 @@ from collections.abc import Hashable
 import onnx_ir as ir
 
 from octavo.core.plan import Derived, Key, Plan
-from octavo.emission import names, special
+from octavo.emission import integer, names, special
 from octavo.emission.writer import Writer
 from octavo.planning.resolve import Params
 
@@ -38,6 +38,7 @@ class _Emitter:
         slots = {key: self._slots(key) for key, _ in self.plan.edges()}  # before anything is moved
         weights = [self.w.values[key.tensor] for key in self.plan.entries if self.w.is_stored(key)]
         spelled = {name for name in self.plan.nodes if special.spell(self.w, name)}
+        spelled |= integer.spell(self.w)
         for key in self.plan.entries:
             if key.reader is not None:
                 continue

@@ -116,8 +116,11 @@ def guard(writer: Writer, node: ir.Node) -> None:
 
     In front of a layer it keeps the runtime from rounding the layer's float weights, or from looking for a
     kernel that it has not; behind a Relu or Clip, from dropping that; on both sides of data movement, from
-    moving QuantizeLinear and DequantizeLinear past it.
+    moving QuantizeLinear and DequantizeLinear past it. An Add becomes a Sum, which the runtime leaves alone.
     """
+    if node.op_type == "Add":
+        node.op_type = "Sum"
+        return
     rule = rule_of(node)
     kind = rule.kind if rule is not None else None
     if kind is not Kind.CLAMP:

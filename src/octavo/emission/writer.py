@@ -23,6 +23,7 @@ from octavo.errors import TableError
 from octavo.model import query
 from octavo.model.edit import Editor
 from octavo.model.serialize import TYPED, weight_bytes
+from octavo.model.tensors import dims_of
 from octavo.planning.candidates import weight_of
 from octavo.planning.resolve import Params, stored_granularity
 
@@ -32,11 +33,21 @@ Axes = tuple[int, ...]
 _KEEP = 256 << 20  # bytes; the quantized weights of a smaller model stay in memory once computed
 
 
+class _Known(dict[Key, QParams]):
+    """Parameters by key; a key without any is a fault of the plan."""
+
+    def __missing__(self, key: Key) -> QParams:
+        raise TableError(
+            f"The plan quantizes {key} while the model runs, and the node is spelled in a form that needs a "
+            "scale ahead of time; measure the tensor, or make the plan again with 'octavo plan'."
+        )
+
+
 class Writer:
     """Edits one model by one plan; the model is changed in place."""
 
     def __init__(self, model: ir.Model, plan: Plan, params: Params) -> None:
-        self.model, self.plan, self.params = model, plan, params
+        self.model, self.plan, self.params = model, plan, _Known(params)
         self.editor = Editor(model)
         self.nodes = {node.name or "": node for node in query.nodes(model)}
         self.keeps = weight_bytes(model) < _KEEP
@@ -304,7 +315,7 @@ def _lazy(
             whole = np.ascontiguousarray(whole.transpose(layout))
         return ir.Tensor(whole, dtype=ir.DataType(params.qtype.onnx))
 
-    dims = tuple(int(d) for d in source.shape.numpy())
+    dims = dims_of(source)
     shape = ir.Shape(dims if layout is None else [dims[i] for i in layout])
     return ir.LazyTensor(compute, dtype=ir.DataType(params.qtype.onnx), shape=shape, cache=keep)
 

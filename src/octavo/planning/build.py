@@ -49,6 +49,7 @@ from octavo.planning.accepted import accepts, fitted
 from octavo.planning.candidates import (
     Avoid,
     Question,
+    at_run_time,
     form_of,
     is_float_work,
     leading_to_products,
@@ -97,7 +98,8 @@ class _Builder:
             reason = refusal(node, self.q)
             if reason is not None:
                 self.reasons[node.name or ""] = reason
-        leads = leading_to_products(self.nodes, self.reasons)
+        running = {n.name or "" for n in self.nodes if n.name not in self.reasons and at_run_time(n, self.q)}
+        leads = leading_to_products(self.nodes, {*self.reasons, *running})
         for node in self.nodes:
             if (
                 node.name not in self.reasons
@@ -118,10 +120,18 @@ class _Builder:
             nodes=self.quantized,
             absorbed=self.absorbed,
             skipped=skipped,
-            guards=guards.find(self.nodes, self.quantized, self.level, entries, self.q.target)
-            if self.static and self.recipe.style is Style.QDQ
-            else (),
+            guards=self._guards(entries),
         )
+
+    def _guards(self, entries: dict[Key, Entry]) -> tuple[str, ...]:
+        if not self.quantized:
+            return ()
+        held = self.static and self.recipe.style is Style.QDQ
+        found = guards.find(self.nodes, self.quantized, self.level, entries, self.q.target) if held else ()
+        biases = {q.bias_add for q in self.quantized.values() if q.bias_add is not None}
+        alone = {*self.quantized, *biases, *found}
+        free = [node for node in self.nodes if not self._is_excluded(node)]
+        return (*found, *guards.apart(free, alone, self.q.target))
 
     # ---- one node
 
@@ -144,6 +154,9 @@ class _Builder:
                 self._passenger(node, rule, leads)
 
     def _product(self, node: ir.Node, rule: OpRule) -> None:
+        if at_run_time(node, self.q) and self._barred(node, rule) is None:
+            self._running(node, rule)
+            return
         output = self._takes_output(node, rule)
         reason = self._barred(node, rule) or (output if isinstance(output, str) else None)
         unseen = _name(node.inputs[0]) in self.q.avoid.unseen if node.inputs[0] is not None else False
@@ -182,6 +195,24 @@ class _Builder:
             self._bias(add, layer.bias, node)
         if output is True:
             self._output(node, rule)
+
+    def _running(self, node: ir.Node, rule: OpRule) -> None:
+        """A linear layer that finds the range of its input while the model runs; its result is float."""
+        form, layer = rule.forms[Style.INTEGER], query.linear_layer(node)
+        add = layer.add if layer is not None and node.op_type == "MatMul" else None
+        self.quantized[node.name or ""] = Quantized(
+            node.op_type, form.op_type, bias_add=add.name if add is not None else None
+        )
+        if add is not None:
+            self.part_of_layer.add(add.name or "")
+            self.reasons.pop(add.name or "", None)
+        x, w, role = node.inputs[0], node.inputs[1], rule.role(1)
+        if x is not None and w is not None and isinstance(role, Weight):
+            scheme = weights.scheme_of(
+                node, rule, role, w, self.recipe.but(style=Style.INTEGER), self.q.target
+            )
+            self.entries[Key(_name(w), node.name)] = Constant(scheme)
+            self.entries[Key(_name(x), node.name)] = Dynamic()
 
     def _weight_alone(self, node: ir.Node, rule: OpRule) -> bool:
         """Store the weight of a layer that calibration has not seen in 8 bits, and let it run in float."""

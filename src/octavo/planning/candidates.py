@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.core.granularity import PerBlock
+from octavo.core.qtypes import UINT8
 from octavo.core.recipe import DynamicScheme, Placement, Recipe, Style
 from octavo.core.scheme import Scheme
 from octavo.model import query
@@ -17,6 +18,8 @@ from octavo.planning.select import Selection
 from octavo.targets import Target
 
 _MASK = 1e30  # magnitudes at which a constant is a mask or an infinity, not a signal
+
+_LARGE = 64 * 64  # results in a channel
 
 UNIT = "octavo.unit"  # node.meta: the node is part of a pattern that the runtime runs as one
 
@@ -72,7 +75,9 @@ def weight_of(value: ir.Value | None) -> tuple[ir.Value, tuple[int, ...] | None]
             source = weight_of(producer.inputs[0])
             rank = query.rank(producer.inputs[0]) or 0
             perm = query.attribute(producer, "perm", None) or tuple(reversed(range(rank)))
-            return (source[0], tuple(perm)) if source is not None and source[1] is None else None
+            if source is None or source[1] is not None or sorted(perm) != list(range(rank)):
+                return None
+            return source[0], tuple(perm)
         return None
     return None
 
@@ -169,6 +174,23 @@ def form_of(rule: OpRule, question: Question) -> Form | None:
     return rule.forms.get(question.recipe.style)
 
 
+def at_run_time(node: ir.Node, question: Question) -> bool:
+    """Whether a static recipe lets this layer find the range of its input while the model runs."""
+    recipe, rule = question.recipe, rule_of(node)
+    if not recipe.is_static or recipe.style is not Style.QDQ or rule is None or rule.kind is not Kind.PRODUCT:
+        return False
+    if (node.name or "") not in question.selection.at_run_time or node.op_type not in ("MatMul", "Gemm"):
+        return False
+    form = rule.forms.get(Style.INTEGER)
+    return (
+        form is not None
+        and node.op_type in question.target.dynamic_products
+        and weight_of(node.inputs[1]) is not None
+        and form.takes(UINT8, recipe.weights.qtype)
+        and (form.refuse is None or form.refuse(node) is None)
+    )
+
+
 def _form_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | None:
     style = question.recipe.style
     if style is Style.QDQ or rule.kind in (Kind.CLAMP, Kind.LOOKUP, Kind.RECURRENT):
@@ -257,13 +279,35 @@ def _product_refusal(node: ir.Node, target: Target) -> str | None:
 def _conv_refusal(node: ir.Node, target: Target) -> str | None:
     group = query.attribute(node, "group", 1)
     dims = [d or 1 for d in query.shape(node.inputs[1]) or ()]
-    if len(dims) < 2 or (group > 1 and dims[1] == 1):
-        return None  # depthwise
-    products = int(np.prod(dims[1:]))
-    if products < target.least_products:
-        return f"{products} products for each result are too few to gain"
+    if len(dims) < 2:
+        return None
+    before = _layer_before(node)
+    if group > 1 and dims[1] == 1:
+        behind = before is not None and before.op_type == "Conv" and _is_thin_start(before, target)
+        return "depthwise behind a first layer that stays float: it gains nothing" if behind else None
+    if _is_thin_start(node, target):
+        return f"{int(np.prod(dims[1:]))} products for each result are too few to gain in the first layer"
     if target.most_groups is not None and group > target.most_groups:
         return f"a Conv of {group} groups is slower with integers"
+    return None
+
+
+def _is_thin_start(conv: ir.Node, target: Target) -> bool:
+    """Whether a Conv has no layer before it, and few products for each result."""
+    dims = [d or 1 for d in query.shape(conv.inputs[1]) or ()]
+    area = int(np.prod([d or 1 for d in (query.shape(conv.outputs[0]) or ())[2:]]))
+    least = max(target.least_products, target.large_products if area >= _LARGE else 0)
+    return int(np.prod(dims[1:])) < least and _layer_before(conv) is None
+
+
+def _layer_before(node: ir.Node) -> ir.Node | None:
+    """The nearest product in front of a node, along first inputs."""
+    value = node.inputs[0]
+    while value is not None and (producer := value.producer()) is not None:
+        rule = rule_of(producer)
+        if rule is not None and rule.kind is Kind.PRODUCT:
+            return producer
+        value = producer.inputs[0] if producer.inputs else None
     return None
 
 

@@ -1,9 +1,10 @@
 """Nodes that the runtime must not rewrite between QuantizeLinear and DequantizeLinear.
 
-Two things would go wrong without a guard (a clamp that clamps nothing):
+Three things would go wrong without a guard (a clamp that clamps nothing; for an Add, another name):
 
 - A layer that stays float between quantized values is not left so: the runtime rounds its weights to int8
   itself, one scale for the tensor. Data movement and clamps on either side do not stop it.
+- An Add in front of a LayerNormalization is joined with it to an operator that takes several times as long.
 - Around float8 it looks for integer kernels that do not take float8, and the model does not load; and it
   drops a Relu or Clip in front of a float8 QuantizeLinear, which lets negative values pass.
 """
@@ -57,6 +58,18 @@ def find(
         if guarded:
             found.append(name)
     return tuple(found)
+
+
+def apart(nodes: Iterable[ir.Node], quantized: Collection[str], target: Target) -> tuple[str, ...]:
+    """The names of the Adds that the runtime would join with the slower operator behind them."""
+    return tuple(
+        node.name or ""
+        for node in nodes
+        if node.op_type == "Add"
+        and not node.domain
+        and node.name not in quantized
+        and any(reader.op_type in target.slow_with_add for reader in node.outputs[0].consumers())
+    )
 
 
 def _passes(node: ir.Node) -> bool:

@@ -38,6 +38,7 @@ class Selection:
             self._check_op_types(self._op_types)
         self._included = self._all(recipe.include) if recipe.include else None
         self._excluded = {n: p for p in recipe.exclude for n in self.matches(p, folded=True)}
+        self.at_run_time = frozenset(self._all(recipe.at_run_time))
 
     def refusal(self, node: ir.Node) -> str | None:
         """Why the recipe leaves this node out, or None where it lets it in."""

@@ -59,9 +59,11 @@ ORT_CPU_VNNI = Target(
     },
     least_weight=64,
     least_products=16,
+    large_products=32,
     block_products=True,
     most_groups=4,
     least_recurrent=1 << 16,
+    slow_with_add=frozenset({"LayerNormalization"}),
     kernels={
         **dict.fromkeys(_FUSES | _MOVES, _EIGHT),
         **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather"), (*_EIGHT, "uint16")),
@@ -79,11 +81,13 @@ ORT_CPU_VNNI = Target(
     placement=(
         "QuantizeLinear on the output of every quantized Conv, behind its Relu or Clip, also before an Add",
         "zero point at the smallest integer behind Relu and Clip",
+        "a first Conv of few products in float, and a depthwise one behind it: Q of a picture costs more",
         "linear layers with an int32 bias and a float result",
         "parameters shared through MaxPool, nearest Resize and data movement",
         "a layer that stays float between quantized values is guarded: the runtime would round its weights",
         "ranges found at run time for MatMul, Gemm, Attention and LSTM only, with int8 weights",
+        "the sum in front of a LayerNormalization as Sum: the runtime joins an Add with it, and is slower so",
     ),
     preparation=("batch normalization folded", "constants computed", "Gelu and LayerNormalization as one"),
-    sources=("measured: onnxruntime 1.31 on AVX512-VNNI, 1 thread; micro-graphs and the zoo",),
+    sources=("measured: onnxruntime 1.31 on AVX512-VNNI, 1 thread; benchmarks/placement.py and the zoo",),
 )  # fmt: skip

@@ -29,10 +29,12 @@ class Target:
     stays_float: Mapping[str, str] = field(default_factory=dict)  # op type → reason
     dynamic_stays_float: Mapping[str, str] = field(default_factory=dict)
     least_weight: int = 0  # values; a product with fewer gains nothing
-    least_products: int = 0  # products per result; a Conv with fewer, if not depthwise, is faster in float
+    least_products: int = 0  # for each result; a first Conv with fewer is faster in float
+    large_products: int = 0  # the same for results of 64 × 64 and more; so is a depthwise Conv behind it
     block_products: bool = False  # has a kernel that scales weights and activations block by block
     most_groups: int | None = None  # a grouped, not depthwise Conv with more is slower than float
     least_recurrent: int = 0  # values in W
+    slow_with_add: frozenset[str] = frozenset()  # slower once the runtime has joined them with an Add
     # ---- what it accepts
     granularities: tuple[str, ...] = ("tensor", "channel", "block")  # of weights
     channel_ops: frozenset[str] | None = None  # ops whose weights may have a scale a channel; None: all
@@ -62,6 +64,12 @@ class Target:
     def takes(self, op_type: str) -> tuple[str, ...]:
         """The activation types that an operator may have here."""
         return self.op_types.get(op_type, self.activation_types)
+
+    def is_fast(self, op_type: str, activation: str) -> bool:
+        """Whether an operator has kernels for such activations; where none are listed, for all it takes."""
+        return activation in self.takes(op_type) and (
+            not self.kernels or activation in self.kernels.get(op_type, ())
+        )
 
     def takes_channels(self, op_type: str) -> bool:
         """Whether the weights of an operator may have a scale for each channel."""

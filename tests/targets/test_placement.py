@@ -1,0 +1,120 @@
+"""What was measured about ONNX Runtime's CPU, as the planner follows it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from builders import model, node, tensor
+from quantizing import error, feeds_for, ops, reason, weights
+
+import octavo
+from octavo.model.session import optimized
+
+STYLES = {
+    "qdq": octavo.W8A8,
+    "qoperator": octavo.W8A8.but(style=octavo.Style.QOPERATOR),
+    "dynamic": octavo.W8,
+}
+
+
+def encoder() -> onnx.ModelProto:
+    """A linear layer, a residual Add and a LayerNormalization, of fixed shape."""
+    return model(
+        [
+            node("MatMul", ["x", "w"], ["product"], "MatMul"),
+            node("Add", ["product", "b"], ["layer"], "Bias"),
+            node("Add", ["layer", "x"], ["sum"], "Residual"),
+            node("LayerNormalization", ["sum", "gamma", "beta"], ["y"], "Norm", axis=-1),
+        ],
+        [tensor("x", [1, 8, 32])],
+        [tensor("y", [1, 8, 32])],
+        {
+            "w": weights(32, 32) / 6,
+            "b": weights(32),
+            "gamma": np.ones(32, np.float32),
+            "beta": np.zeros(32, np.float32),
+        },
+    )
+
+
+def picture(size: int) -> onnx.ModelProto:
+    """Conv of 27 products, depthwise Conv, 1x1 Conv, 1x1 Conv of 8 products."""
+    return model(
+        [
+            node("Conv", ["x", "w0"], ["a"], "First", pads=[1, 1, 1, 1]),
+            node("Conv", ["a", "w1"], ["b"], "Depthwise", pads=[1, 1, 1, 1], group=16),
+            node("Conv", ["b", "w2"], ["c"], "Narrow"),
+            node("Conv", ["c", "w3"], ["y"], "Thin"),
+        ],
+        [tensor("x", [1, 3, size, size])],
+        [tensor("y", [1, 16, size, size])],
+        {
+            "w0": weights(16, 3, 3, 3),
+            "w1": weights(16, 1, 3, 3),
+            "w2": weights(8, 16, 1, 1),
+            "w3": weights(16, 8, 1, 1),
+        },
+    )
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_residual_add_is_not_joined_with_the_norm_behind_it(style: str) -> None:
+    proto = encoder()
+    result = octavo.quantize(proto, feeds_for(proto), recipe=STYLES[style], target="ort-cpu-vnni")
+    runs = ops(optimized(result.model))
+    assert runs["LayerNormalization"] == 1
+    assert not runs["SkipLayerNormalization"]
+    assert error(result, proto, feeds_for(proto)) < 0.05
+
+
+def test_an_excluded_add_stays_an_add() -> None:
+    proto = encoder()
+    recipe = octavo.W8A8.but(exclude=("Residual",))
+    result = octavo.quantize(proto, feeds_for(proto), recipe=recipe, target="ort-cpu-vnni")
+    assert not ops(result)["Sum"]
+
+
+def test_targets_other_than_the_cpu_keep_the_add() -> None:
+    plan = octavo.plan(encoder(), target="openvino")
+    assert "Residual" not in plan.guards
+
+
+def test_the_first_conv_of_a_large_picture_stays_float_if_it_is_thin() -> None:
+    plan = octavo.plan(picture(64), target="ort-cpu-vnni")
+    assert reason(plan, "First").startswith("27 products")
+    assert reason(plan, "Depthwise").startswith("depthwise behind a first layer")
+    assert set(plan.nodes) == {"Narrow", "Thin"}
+
+
+def test_in_a_small_picture_every_conv_is_quantized() -> None:
+    plan = octavo.plan(picture(16), target="ort-cpu-vnni")
+    assert set(plan.nodes) == {"First", "Depthwise", "Narrow", "Thin"}
+
+
+def test_a_mean_of_squares_stays_what_the_runtime_makes_a_norm_of() -> None:
+    proto = model(
+        [
+            node("Pow", ["x", "two"], ["squares"]),
+            node("ReduceMean", ["squares"], ["mean"], axes=[-1]),
+            node("Add", ["mean", "tiny"], ["more"]),
+            node("Sqrt", ["more"], ["root"]),
+            node("Div", ["one", "root"], ["inverse"]),
+            node("Mul", ["x", "inverse"], ["even"]),
+            node("Mul", ["even", "gamma"], ["norm"]),
+            node("MatMul", ["norm", "w"], ["y"]),
+        ],
+        [tensor("x", [1, 8, 32])],
+        [tensor("y", [1, 8, 32])],
+        {
+            "two": np.float32([2]),
+            "tiny": np.float32([1e-5]),
+            "one": np.float32([1]),
+            "gamma": np.ones(32, np.float32),
+            "w": weights(32, 32),
+        },
+    )
+    result = octavo.quantize(proto, recipe=octavo.W8)
+    assert isinstance(result.model, ir.Model)
+    assert ops(optimized(result.model))["SimplifiedLayerNormalization"] == 1
