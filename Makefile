@@ -5,21 +5,29 @@ VENV := .venv
 BIN := $(VENV)/bin
 ZOO ?= ../shared/zoo
 PYTEST_ARGS ?=
+SECONDS ?= 60
+JOBS ?= 2
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help demo test test-browser test-matrix lint format docs bench-rewrite bench-large bench-zoo clean
+.PHONY: help demo test test-browser test-matrix fuzz lint format docs soak load sbom bench-rewrite bench-large bench-zoo bench-speed bench-placement clean
 
 help:
 	@echo "make demo           quantize a small image classifier and show what it gains"
 	@echo "make test           run the tests; those of the report's page where a Chromium is found"
 	@echo "make test-browser   run the tests of the report's page; on Debian it installs Chromium first"
 	@echo "make test-matrix    run the drop-in's tests with each supported release of onnxruntime and onnx"
+	@echo "make fuzz           fuzz every reader for SECONDS=60 with JOBS=2 workers"
 	@echo "make lint           ruff, mypy and the import layers"
 	@echo "make format         let ruff format and fix what it can"
 	@echo "make docs           generate docs/ops.md from the op table"
+	@echo "make soak           500 quantizations in one process, then 200 that are killed: does anything grow or break?"
+	@echo "make load           8 processes at once, runs to one output, kills and faults: counted and printed"
+	@echo "make sbom           what Octavo stands on, as CycloneDX in out/sbom.cdx.json"
 	@echo "make bench-rewrite  how the time to quantize grows with the graph"
 	@echo "make bench-large    memory needed for a model beyond 2 GB"
 	@echo "make bench-zoo      accuracy, size and speed of every model in ZOO=$(ZOO)"
+	@echo "make bench-speed    speed of models built in code, beside float and onnxruntime.quantization"
+	@echo "make bench-placement  each placement rule for ONNX Runtime's CPU, measured again"
 	@echo "make clean          remove .venv, caches and out/"
 
 $(VENV)/bin/python:
@@ -48,6 +56,9 @@ test-browser: $(VENV)/.dev
 test-matrix:
 	$(PYTHON) scripts/test_matrix.py $(MATRIX_ARGS)
 
+fuzz: $(VENV)/.dev
+	$(BIN)/python fuzz/run.py all --seconds $(SECONDS) --jobs $(JOBS)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -61,6 +72,15 @@ format: $(VENV)/.dev
 docs: $(VENV)/.base
 	$(BIN)/python scripts/generate_docs.py
 
+soak: $(VENV)/.base
+	$(BIN)/python scripts/soak.py --kills 200 $(SOAK_ARGS)
+
+load: $(VENV)/.dev
+	$(BIN)/python -m pytest -s tests/hostile/test_kills.py tests/hostile/test_faults.py $(PYTEST_ARGS)
+
+sbom: $(VENV)/.base
+	$(BIN)/python scripts/sbom.py out/sbom.cdx.json
+
 $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	@touch $@ $(VENV)/.base
@@ -73,6 +93,12 @@ bench-large: $(VENV)/.bench
 
 bench-zoo: $(VENV)/.bench
 	$(BIN)/python benchmarks/zoo.py --zoo $(ZOO)
+
+bench-speed: $(VENV)/.bench
+	$(BIN)/python benchmarks/speed.py
+
+bench-placement: $(VENV)/.bench
+	$(BIN)/python benchmarks/placement.py
 
 clean:
 	rm -rf $(VENV) .matrix out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -182,6 +182,19 @@ DIFFERENT = (
         "`ONNXQuantizer` with QLinearOps and `static=False`, or IntegerOps and `static=True`, does Conv and MatMul",
         "more operators, and weights alone where nothing else could be done",
     ),
+    (
+        "`CudaQuantizer` has its names and says that the layouts are made by a CUDA build of the runtime; the"
+        " weights of MatMulNBits come from `MatMulNBitsQuantizer`",
+        "it needed torch and a GPU",
+    ),
+    (
+        "`--quant_method nvidia_awq` is refused, with the methods that there are",
+        "it called another package, which downloads data and a tokenizer",
+    ),
+    (
+        "`QUANTIZATION_DEBUG=1` plots nothing; `octavo quantize --report page.html` shows histograms",
+        "windows of matplotlib",
+    ),
 )
 
 

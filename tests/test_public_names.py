@@ -9,13 +9,13 @@ import octavo
 
 PUBLIC = [
     "Auto", "Bench", "Comparison", "DataError", "Demands", "Diagnosis", "Distribution", "DynamicScheme",
-    "Entropy", "Evaluation", "FP8", "Lint", "MSE", "MinMax", "ModelError", "OctavoError", "OutputError",
-    "Override", "PerBlock", "PerChannel", "PerTensor", "Percentile", "Placement", "Plan",
+    "Entropy", "Evaluation", "FP8", "IsolationError", "Lint", "MSE", "MinMax", "ModelError", "OctavoError",
+    "OutputError", "Override", "PerBlock", "PerChannel", "PerTensor", "Percentile", "Placement", "Plan",
     "PrepareOptions", "Prepared", "QParams", "Recipe", "RecipeError", "Result", "Scheme", "Stats",
     "Style", "TableError", "Tuned", "W4A16", "W8", "W8A16", "W8A8", "__version__", "bench", "calibrate",
-    "compare", "convert_qat", "doctor", "emit", "evaluate", "images", "inspect", "lint", "load_stats",
-    "metric", "plan", "prepare", "preprocessing", "preset", "quantize", "random_data", "ready", "report",
-    "save_stats", "text", "tune",
+    "compare", "convert_qat", "doctor", "emit", "evaluate", "images", "inspect", "isolated", "lint",
+    "load_stats", "metric", "plan", "prepare", "preprocessing", "preset", "quantize", "random_data", "ready",
+    "report", "save_stats", "text", "tune",
 ]  # fmt: skip
 
 

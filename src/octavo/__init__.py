@@ -48,12 +48,21 @@ if TYPE_CHECKING:
     )
     from octavo.core.scheme import MSE, Auto, Distribution, Entropy, MinMax, Percentile, Scheme
     from octavo.core.stats import Stats
-    from octavo.errors import DataError, ModelError, OctavoError, OutputError, RecipeError, TableError
+    from octavo.errors import (
+        DataError,
+        IsolationError,
+        ModelError,
+        OctavoError,
+        OutputError,
+        RecipeError,
+        TableError,
+    )
     from octavo.evaluation.bench import bench
     from octavo.evaluation.measurement import Bench
     from octavo.evaluation.registry import metric
     from octavo.evaluation.result import Evaluation
     from octavo.evaluation.run import evaluate
+    from octavo.isolation import isolated
     from octavo.linting import Lint, lint
     from octavo.model.prepare import PrepareOptions
     from octavo.reporting.html import report
@@ -78,13 +87,17 @@ _HOMES = {
     ),
     "octavo.core.scheme": ("MSE", "Auto", "Distribution", "Entropy", "MinMax", "Percentile", "Scheme"),
     "octavo.core.stats": ("Stats",),
-    "octavo.errors": ("DataError", "ModelError", "OctavoError", "OutputError", "RecipeError", "TableError"),
+    "octavo.errors": (
+        "DataError", "IsolationError", "ModelError", "OctavoError", "OutputError", "RecipeError",
+        "TableError",
+    ),
     "octavo.comparison": ("Comparison", "Diagnosis", "compare", "doctor"),
     "octavo.evaluation.bench": ("bench",),
     "octavo.evaluation.measurement": ("Bench",),
     "octavo.evaluation.registry": ("metric",),
     "octavo.evaluation.result": ("Evaluation",),
     "octavo.evaluation.run": ("evaluate",),
+    "octavo.isolation": ("isolated",),
     "octavo.linting": ("Lint", "lint"),
     "octavo.model.prepare": ("PrepareOptions",),
     "octavo.reporting.html": ("report",),
@@ -97,7 +110,7 @@ __all__ = [  # noqa: RUF022 - grouped
     # verbs
     "quantize", "tune", "convert_qat", "plan", "prepare", "ready", "calibrate", "emit", "inspect",
     "load_stats", "save_stats",
-    "evaluate", "bench", "metric", "compare", "doctor", "lint", "report",
+    "evaluate", "bench", "metric", "compare", "doctor", "lint", "report", "isolated",
     # what they take and give
     "Plan", "Prepared", "PrepareOptions", "QParams", "Result", "Stats",
     "Evaluation", "Bench", "Comparison", "Diagnosis", "Lint", "Demands", "Tuned",
@@ -111,6 +124,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "MinMax", "Percentile", "Entropy", "MSE", "Distribution", "Auto",
     # errors
     "OctavoError", "RecipeError", "ModelError", "DataError", "TableError", "OutputError",
+    "IsolationError",
     "__version__",
 ]  # fmt: skip
 

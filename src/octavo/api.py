@@ -23,6 +23,7 @@ from octavo.model import io, query
 from octavo.model.prepare import PrepareOptions, PrepareReport
 from octavo.model.prepare import prepare as prepare_model
 from octavo.pipeline import Progress, Run
+from octavo.planning import check_fits
 from octavo.result import Result
 from octavo.targets import Target
 from octavo.targets import target as find_target
@@ -286,6 +287,7 @@ def emit(
     """Write a plan out with the numbers of a calibration."""
     run = Run(prepare=prepare, verify=verify, custom_ops=custom_ops)
     started = pipeline.start(model, plan.opset, run)
+    check_fits(started.model, plan)
     if stats is None:
         return pipeline.finish(started, plan, None, run)
     found = pipeline.Measurement(stats, calibration.ranges(stats, pipeline.schemes(plan)))

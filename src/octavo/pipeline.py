@@ -3,8 +3,8 @@
 ::
 
     load → prepare → plan → (steps on the float model → plan)
-         → calibrate → (plan again around what the numbers speak against)
-         → resolve → (steps on the integers) → emit → verify
+         → calibrate → (plan again around what the numbers or steps speak against)
+         → (steps on ranges) → resolve → (steps on the integers) → emit → verify
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from octavo.calibration.engines import Engine, engine_of
 from octavo.calibration.findings import expects_small
 from octavo.calibration.methods import need_of
 from octavo.core.granularity import PerBlock
-from octavo.core.plan import Measured, Plan
+from octavo.core.plan import Bounded, Key, Measured, Plan
 from octavo.core.recipe import Recipe
 from octavo.core.scheme import Method, Scheme
 from octavo.core.stats import Need, Range, Stats
@@ -126,7 +126,7 @@ def quantize(source: io.ModelSource, data: Any, recipe: Recipe, target: Target, 
     """All steps, by a recipe."""
     chosen = stepping.steps(recipe.steps)
     _refuse_steps_without_data(chosen, data, run)
-    started = start(source, needed_opset(recipe), run)
+    started = start(source, max(needed_opset(recipe), stepping.opset(chosen, target)), run)
     rework = Rework(recipe)
     if chosen:
         wanted = planning.build(started.model, recipe, target)
@@ -137,8 +137,11 @@ def quantize(source: io.ModelSource, data: Any, recipe: Recipe, target: Target, 
     _refuse_nothing(started.model, plan)
     found: Measurement | None = None
     if plan.needs() or rework.late:
-        found, plan = measure(started.model, plan, avoid, data, recipe, target, run, rework.late)
+        found, plan, avoid = measure(started.model, plan, avoid, data, recipe, target, run, rework.late)
         _refuse_nothing(started.model, plan)
+        if stepping.of_phase(rework.late, Phase.PLAN):
+            found, plan, rework = replanned(started.model, plan, avoid, found, target, run, rework)
+            _refuse_nothing(started.model, plan)
     return replace(finish(started, plan, found, run, rework), recipe=recipe)
 
 
@@ -156,7 +159,8 @@ def reworked(subject: Subject, chosen: Sequence[Step], data: Any, run: Run) -> R
     """Run the steps that change the float model, after one pass over the data for all of them."""
     for one in chosen:
         one.prepare(subject)
-    early, late = (stepping.of_phase(chosen, phase) for phase in (Phase.FLOAT, Phase.INTEGERS))
+    early = stepping.of_phase(chosen, Phase.FLOAT)
+    late = tuple(one for one in chosen if one not in early)
     if not early:
         return Rework(subject.recipe, late)
     samples = watched(subject.model, data, run.samples)
@@ -168,6 +172,7 @@ def reworked(subject: Subject, chosen: Sequence[Step], data: Any, run: Run) -> R
 def carry_out(source: io.ModelSource, data: Any, plan: Plan, run: Run) -> Result:
     """The steps after planning, by a plan that is given."""
     started = start(source, plan.opset, run)
+    planning.check_fits(started.model, plan)
     _refuse_nothing(started.model, plan)
     found: Measurement | None = None
     if plan.needs():
@@ -257,26 +262,94 @@ def measure(
     target: Target,
     run: Run,
     steps: Sequence[Step] = (),
-) -> tuple[Measurement, Plan]:
+) -> tuple[Measurement, Plan, planning.Avoid]:
     """Calibrate, and plan again where the numbers speak against the first plan."""
     samples = watched(model, data, run.samples) if run.stats is None or data is not None else None
     with stepping.observed(steps, Subject(model, recipe, plan)) as extra:
         seen = collect(model, plan.needs(), samples if run.stats is None else None, run, extra)
     stats = Stats({k: v for k, v in seen.items() if not k.startswith(PREFIX)}, seen.samples, seen.origin)
     probes = Stats({k: v for k, v in seen.items() if k.startswith(PREFIX)}, seen.samples)
+    return settled(model, plan, avoid, Measurement(stats, {}, samples, probes), recipe, target, run)
+
+
+def settled(
+    model: ir.Model,
+    plan: Plan,
+    avoid: planning.Avoid,
+    found: Measurement,
+    recipe: Recipe,
+    target: Target,
+    run: Run,
+) -> tuple[Measurement, Plan, planning.Avoid]:
+    """The ranges of a plan, which is made again until the numbers speak against nothing in it."""
     for _ in range(_ROUNDS):
-        wanted = schemes(plan)
+        stats, wanted = found.stats, schemes(plan)
         ranges = calibration.ranges(stats, wanted)
         unseen = frozenset(name for name in wanted if name not in stats)
         more = hazards.numeric(model, plan, ranges, calibration.unusable(stats, wanted), unseen)
         if not more:
-            return Measurement(stats, ranges, samples, probes), plan
+            return replace(found, ranges=ranges), plan, avoid
         avoid = avoid.and_also(more)
         plan = planning.build(model, recipe, target, avoid)
-        fresh = {n: m for n, m in plan.needs().items() if n not in stats and n not in avoid.tensors}
-        if fresh:
-            stats = Stats({**stats, **collect(model, fresh, samples, run)}, stats.samples)
+        found = completed(model, plan, avoid, found, run)
     raise RecipeError("Calibration kept finding tensors that can't be quantized; exclude the nodes it names.")
+
+
+def completed(
+    model: ir.Model, plan: Plan, avoid: planning.Avoid, found: Measurement, run: Run
+) -> Measurement:
+    """The statistics with those of tensors that a new plan has to know as well."""
+    stats = found.stats
+    fresh = {n: m for n, m in plan.needs().items() if n not in stats and n not in avoid.tensors}
+    if not fresh:
+        return found
+    return replace(found, stats=Stats({**stats, **collect(model, fresh, found.samples, run)}, stats.samples))
+
+
+def replanned(
+    model: ir.Model,
+    plan: Plan,
+    avoid: planning.Avoid,
+    found: Measurement,
+    target: Target,
+    run: Run,
+    rework: Rework,
+) -> tuple[Measurement, Plan, Rework]:
+    """Run the steps that see what the plan does to each layer, and make it again as they want it."""
+    recipe = rework.recipe
+    ranges, _ = narrowed(model, plan, found, rework)
+    params = planning.resolve(model, plan, ranges)
+    lab = _lab(model, plan, params, found, run)
+    subject = Subject(model, recipe, plan, params, lab=lab, target=target)
+    reports = stepping.apply(stepping.of_phase(rework.late, Phase.PLAN), subject, found.probes)
+    rework = replace(rework, reports=rework.reports + reports)
+    if not subject.changes:
+        return found, plan, rework
+    avoid = avoid.and_also(planning.Avoid(subject.changes.floats, subject.changes.tensors))
+    plan = planning.build(model, recipe, target, avoid)
+    kept = [one for one in subject.changes.overrides.values() if has_range(plan, one.tensor)]
+    if kept:
+        recipe = recipe.but(overrides=(*recipe.overrides, *kept))
+        plan = planning.build(model, recipe, target, avoid)
+    found = completed(model, plan, avoid, found, run)
+    found, plan, _ = settled(model, plan, avoid, found, recipe, target, run)
+    return found, plan, replace(rework, recipe=recipe)
+
+
+def has_range(plan: Plan, tensor: str) -> bool:
+    """Whether a tensor is quantized for every reader, with a range of its own."""
+    return isinstance(plan.entries.get(Key(tensor)), Measured | Bounded)
+
+
+def narrowed(
+    model: ir.Model, plan: Plan, found: Measurement | None, rework: Rework | None
+) -> tuple[dict[str, Range], tuple[StepReport, ...]]:
+    """The measured ranges after the steps that change them."""
+    ranges = dict(found.ranges) if found is not None else {}
+    if found is None or rework is None:
+        return ranges, ()
+    subject = Subject(model, rework.recipe, plan, ranges=ranges)
+    return ranges, stepping.apply(stepping.of_phase(rework.late, Phase.RANGES), subject, found.probes)
 
 
 def schemes(plan: Plan) -> dict[str, Scheme]:
@@ -336,10 +409,15 @@ def finish(
     model = started.model
     reports = rework.reports if rework is not None else ()
     with uncollected():
-        params: Params = planning.resolve(model, plan, found.ranges if found is not None else {})
-        if rework is not None and rework.late and found is not None:
-            subject = Subject(model, rework.recipe, plan, params, _lab(model, plan, params, found, run))
-            reports += stepping.apply(rework.late, subject, found.probes)
+        ranges, more = narrowed(model, plan, found, rework)
+        reports += more
+        params: Params = planning.resolve(model, plan, ranges)
+        if rework is not None and found is not None:
+            last = stepping.of_phase(rework.late, Phase.INTEGERS)
+            lab = _lab(model, plan, params, found, run)
+            reports += stepping.apply(
+                last, Subject(model, rework.recipe, plan, params, lab=lab), found.probes
+            )
         emission.emit(model, plan, params)
         store_narrow(model)
     samples = found.samples if found is not None else None
@@ -394,8 +472,8 @@ def hand_over(model: ir.Model, run: Run, feeds: Feeds | None) -> None:
     if run.verify:
         run.progress("verify", 0, 1)
     if run.output is not None and run.verify:
-        write_verified(model, run.output, feeds, run.external_data, run.custom_ops)
+        write_verified(model, run.output, feeds, run.external_data, run.custom_ops, run.threads)
     elif run.output is not None:
         io.save(model, run.output, external_data=run.external_data)
     elif run.verify:
-        verify(model, feeds=feeds, custom_ops=run.custom_ops)
+        verify(model, feeds=feeds, custom_ops=run.custom_ops, threads=run.threads)

@@ -20,7 +20,7 @@ from octavo.core.qparams import QParams
 from octavo.core.recipe import Pattern, Recipe, Style
 from octavo.errors import ModelError
 from octavo.model import io, query
-from octavo.model.fake_quant import Peeled, peel
+from octavo.model.fake_quant import Peeled, fold_scales, peel
 from octavo.model.normalize import normalize
 from octavo.model.prepare import PrepareOptions, constants, raise_opset, shapes
 from octavo.pipeline import Measurement, Run, Started
@@ -76,6 +76,11 @@ def _float_model(model: ir.Model, exact: bool) -> tuple[Peeled, Any]:
     shapes.infer(model)
     report = pipeline.ready(model, pipeline.LEAST_OPSET, _PREPARE)
     peeled = peel(model, exact=exact, before=first)
+    folded = fold_scales(model, peeled.params)
+    if folded:
+        peeled.notes.append(
+            f"{folded} convolutions took in the normalization behind them; integers are the same"
+        )
     shapes.infer(model)
     peeled.params = _still_there(model, peeled.params)
     if not peeled.params:

@@ -73,7 +73,7 @@ def test_a_folder_of_pictures_quantizes_a_model(folder: Path, capsys: pytest.Cap
     with np.load("calib.npz") as archive:
         for index, image in enumerate(archive["image"]):
             Image.fromarray(np.rint(image[0] * 255).astype(np.uint8)).save(f"pictures/{index}.png")
-    words = ["quantize", "model.onnx", "-o", "out.onnx", "--data", "pictures"]
+    words = ["quantize", "model.onnx", "-o", "out.onnx", "--data", "pictures", "--plain"]
     assert main([*words, "--preprocess", "unit", "--batch", "4"]) == 0
     assert Path("out.onnx").exists()
     capsys.readouterr()

@@ -20,7 +20,7 @@ import octavo
 from octavo.cli.main import main
 from octavo.core.plan import Plan
 
-STATIC = ["quantize", "model.onnx", "-o", "out.onnx", "--data", "calib.npz"]
+STATIC = ["quantize", "model.onnx", "-o", "out.onnx", "--data", "calib.npz", "--plain"]
 
 
 def op_types(path: str) -> set[str]:

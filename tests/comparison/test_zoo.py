@@ -89,6 +89,6 @@ def test_a_clipped_activation_of_a_real_model_is_named_first(
 
 
 TENSOR = (
-    "/features/features.0/features.0.2/Clip_output_0",
-    "/features/features.1/conv/conv.0/conv.0.2/Clip_output_0",
+    "/features/features.2/conv/conv.0/conv.0.2/Clip_output_0",
+    "/features/features.2/conv/conv.1/conv.1.2/Clip_output_0",
 )

@@ -1,126 +1,201 @@
-"""The automatic choice: what is tried, what is chosen, and what happens if nothing will do."""
+"""The automatic choice: what is tried, what is left float, and what happens if nothing will do."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from builders import model, node, tensor
 
 import octavo
-from octavo.cli.main import main
+from octavo.errors import RecipeError
 from octavo.evaluation.latency import Ratio
-from octavo.tuning.candidates import Candidate
-from octavo.tuning.search import choose
-from octavo.tuning.trial import Demands, Trial
+from octavo.targets import target
+from octavo.tuning import Demands, Drop, Exam, workshop
+from octavo.tuning.candidates import groups, without_groups, without_layers
+from octavo.tuning.search import tune as tuned_by
+from tuning.nets import conv_and_linear, samples
 
-ROOT = Path(__file__).resolve().parents[2]
-DEMO = ROOT / "examples" / "fashion_mnist"
+LENIENT = Demands(min_speed=0.0)
 
 
-def images(count: int) -> list[dict[str, np.ndarray]]:  # type: ignore[type-arg]
-    with np.load(DEMO / "calibration.npz") as archive:
-        pixels = archive["pixels"][:count]
-    return [{"image": picture[None].astype(np.float32) / 255} for picture in pixels]
+def tune(data: Any, **more: Any) -> octavo.Tuned:
+    options = {"threads": 1, "seconds": 0.02, "demands": LENIENT, "engine": "serial", **more}
+    return tuned_by(conv_and_linear(), data, **options)
+
+
+@pytest.fixture
+def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All speeds are the same: for tests of what is tried, which do not depend on them."""
+    same = Ratio(1.5, 1.5, 1.5)
+    monkeypatch.setattr(workshop, "speeds", lambda _, models, *rest, **more: [same] * len(models))
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[octavo.Tuned, Path]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[octavo.Tuned, Path]:
     path = tmp_path_factory.mktemp("tuned") / "out.onnx"
-    demands = Demands(min_speed=0.0)
-    return octavo.tune(
-        DEMO / "model.onnx", images(24), output=path, threads=1, seconds=0.05, demands=demands
-    ), path
+    return tune(samples(24), output=path), path
 
 
-def test_static_and_dynamic_are_tried_and_measured(tuned: tuple[octavo.Tuned, Path]) -> None:
-    found, _ = tuned
-    names = [trial.name for trial in found.trials]
-    assert names[:4] == ["static", "static, ranges by error", "static, repaired", "dynamic"]
-    for trial in found.trials:
+def test_static_mixed_repaired_and_dynamic_are_tried_and_measured(found: tuple[octavo.Tuned, Path]) -> None:
+    names = [trial.name for trial in found[0].trials]
+    assert names[:5] == ["static", "static, repaired", "static, clipped", "mixed", "dynamic"]
+    assert any("linear layers float" in name for name in names)
+    for trial in found[0].trials:
         assert trial.error is None
         assert trial.speed is not None
         assert trial.speed.value > 0
         assert trial.sqnr_db is not None
-    assert found.held_back == 6
+        assert trial.agreement is not None
+    assert found[0].held_back == 6
 
 
-def test_the_best_is_written_and_runs(tuned: tuple[octavo.Tuned, Path]) -> None:
-    found, path = tuned
-    assert found.met
-    assert found.best is not None
+def test_the_best_is_written_and_runs(found: tuple[octavo.Tuned, Path]) -> None:
+    tuned, path = found
+    assert tuned.met
+    assert tuned.best is not None
     assert octavo.inspect(path)
-    assert found.best in found.front() or len(found.front()) >= 1
-    assert "chosen: " in str(found)
-    assert json.loads(json.dumps(found.to_dict()))["best"] == found.best.name
+    assert "chosen: " in str(tuned)
+    assert json.loads(json.dumps(tuned.to_dict()))["best"] == tuned.best.name
 
 
-def test_nothing_is_written_where_nothing_will_do(tmp_path: Path) -> None:
-    source = tmp_path / "model.onnx"
-    source.write_bytes((DEMO / "model.onnx").read_bytes())
-    np.savez(tmp_path / "calib.npz", image=np.concatenate([sample["image"] for sample in images(8)]))
-    code = main(
-        ["tune", str(source), "-o", str(tmp_path / "out.onnx"), "--data", str(tmp_path / "calib.npz"),
-         "--min-sqnr", "200", "--seconds", "0.05", "--quiet"]
-    )  # fmt: skip
-    assert code == 1
-    assert not (tmp_path / "out.onnx").exists()
-    assert (tmp_path / "out.best.onnx").exists()
+def test_layers_are_listed_by_what_they_lose_alone(found: tuple[octavo.Tuned, Path]) -> None:
+    layers = found[0].layers
+    assert {"conv", "first", "second"} <= {layer.node for layer in layers}
+    assert [layer.sqnr_db for layer in layers] == sorted(layer.sqnr_db for layer in layers)
+    assert "layers that lose most" in str(found[0])
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_statistics_are_collected_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from octavo import api
+
+    passes: list[set[str]] = []
+    real = api.calibrate
+
+    def counted(model: Any, needs: Any, *rest: Any, **more: Any) -> Any:
+        passes.append(set(needs.needs() if hasattr(needs, "needs") else needs))
+        return real(model, needs, *rest, **more)
+
+    monkeypatch.setattr(api, "calibrate", counted)
+    tune(samples(8))
+    assert passes
+    assert sum(len(one) for one in passes) == len(set().union(*passes))
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_serial_and_processes_judge_alike() -> None:
+    one = tune(samples(8), engine="serial", time_limit=0.0)
+    other = tune(samples(8), engine="processes", workers=2, time_limit=0.0)
+    assert [t.sqnr_db for t in one.trials] == pytest.approx([t.sqnr_db for t in other.trials], abs=1e-6)
+    assert [t.agreement for t in one.trials] == [t.agreement for t in other.trials]
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_constraints_hold_for_every_trial() -> None:
+    tuned = tune(samples(8), exclude=("conv",))
+    made = [trial for trial in tuned.trials if trial.result is not None]
+    assert made
+    assert all("conv" not in trial.result.plan.nodes for trial in made if trial.result is not None)
+
+
+def test_a_pattern_that_matches_nothing_is_refused() -> None:
+    with pytest.raises(RecipeError, match="matches no node"):
+        tune(samples(8), exclude=("cnov",))
 
 
 def test_without_data_only_what_needs_none_is_tried() -> None:
     weights = {"w": np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)}
     nodes = [node("MatMul", ["x", "w"], ["y"], "product")]
     source = model(nodes, [tensor("x", [4, 16])], [tensor("y", None)], weights)
-    found = octavo.tune(source, seconds=0.02, demands=Demands(min_speed=0.0))
-    assert [trial.name for trial in found.trials] == ["dynamic"]
+    tuned = octavo.tune(source, seconds=0.02, demands=Demands(min_speed=0.0, min_sqnr=0.0))
+    assert [trial.name for trial in tuned.trials] == ["dynamic"]
 
 
-def test_one_sample_is_too_few() -> None:
-    with pytest.raises(octavo.DataError, match="two samples"):
-        octavo.tune(DEMO / "model.onnx", images(1))
+@pytest.mark.usefixtures("_untimed")
+def test_one_sample_serves_twice_and_a_note_says_so() -> None:
+    tuned = tune(samples(1), time_limit=0.0)
+    assert tuned.held_back == 0
+    assert any("very one" in note for note in tuned.notes)
 
 
-def trial(name: str, speed: float, decibels: float, error: str | None = None) -> Trial:
-    candidate = Candidate(name, octavo.W8A8, "")
-    measured = None if error else Ratio(speed, speed, speed)
-    return Trial(candidate, None, decibels, None, measured, 100, error)
+@pytest.mark.usefixtures("_untimed")
+def test_after_the_time_no_further_trial_is_started() -> None:
+    tuned = tune(samples(8), time_limit=0.0)
+    assert tuned.trials[0].error is None
+    assert all("time was over" in (trial.error or "") for trial in tuned.trials[1:])
 
 
-def test_of_like_speeds_the_most_faithful_is_chosen() -> None:
-    found = choose([trial("a", 1.70, 20), trial("b", 1.68, 30), trial("c", 1.2, 50)], Demands(), 4, 400)
-    assert found.best is not None
-    assert found.best.name == "b"
+@pytest.mark.usefixtures("_untimed")
+def test_while_nothing_is_faithful_enough_more_layers_stay_float() -> None:
+    tuned = tune(samples(8), demands=Demands(min_speed=0.0, min_sqnr=200.0))
+    assert not tuned.met
+    counts = [name for name in (trial.name for trial in tuned.trials) if "layer" in name and "float" in name]
+    assert any("1 layer float" in name for name in counts)
+    assert any("2 layers float" in name for name in counts)
 
 
-def test_speeds_whose_intervals_meet_count_as_the_same() -> None:
-    noisy = replace(trial("noisy", 2.9, 30), speed=Ratio(2.9, 0.6, 3.1))
-    found = choose(
-        [noisy, replace(trial("faithful", 1.5, 39), speed=Ratio(1.5, 1.2, 3.2))], Demands(), 4, 400
+@octavo.metric(name="tuning_answer")
+def answer(outputs: dict[str, Any], label: Any) -> float:
+    return float(outputs["logits"].argmax() == label)
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_an_exam_gives_every_trial_the_tasks_figure_beside_floats() -> None:
+    labelled = [(sample, 0) for sample in samples(6)]
+    tuned = tune(
+        samples(8),
+        demands=Demands(min_speed=0.0, min_sqnr=0.0, max_drop=Drop.parse("1.0")),
+        exam=Exam("tuning_answer", labelled),
     )
-    assert found.best is not None
-    assert found.best.name == "faithful"
+    assert tuned.met
+    for trial in tuned.trials:
+        assert trial.score is not None
+        assert 0 <= trial.score.value <= 1
+    assert len({trial.score.float_value for trial in tuned.trials if trial.score is not None}) == 1
 
 
-def test_too_slow_or_too_far_off_is_not_chosen() -> None:
-    found = choose(
-        [trial("slow", 0.9, 40), trial("wrong", 3.0, 5), trial("fair", 1.1, 20)], Demands(), 4, 400
-    )
-    assert found.best is not None
-    assert (found.best.name, found.met) == ("fair", True)
+def test_a_largest_drop_needs_a_task() -> None:
+    with pytest.raises(RecipeError, match="task"):
+        tune(samples(4), demands=Demands(max_drop=Drop(0.1)))
 
 
-def test_where_nothing_will_do_the_reason_names_each_trial() -> None:
-    found = choose([trial("slow", 0.9, 40), trial("wrong", 3.0, 5)], Demands(), 4, 400)
-    assert not found.met
-    assert "slow: 0.90 ×" in found.reason
-    assert "wrong: 5.0 dB" in found.reason
+def test_agreement_is_no_task_that_can_drop() -> None:
+    with pytest.raises(RecipeError, match="min-sqnr"):
+        tune(samples(4), exam=Exam("agreement", samples(2)))
 
 
-def test_the_front_leaves_out_what_is_beaten() -> None:
-    found = choose([trial("a", 2.0, 30), trial("b", 1.5, 20), trial("c", 1.0, 50)], Demands(), 4, 400)
-    assert [one.name for one in found.front()] == ["a", "c"]
-    assert not choose([replace(trial("a", 2, 30))], Demands(min_speed=3), 4, 400).met
+def test_a_group_is_never_all_that_is_quantized(found: tuple[octavo.Tuned, Path]) -> None:
+    best = found[0].trials[0]
+    assert best.result is not None
+    for group in groups(best.result.plan, target("ort-cpu")):
+        assert group.nodes < set(best.result.plan.nodes)
+
+
+def test_what_is_left_float_is_no_longer_quantized_at_run_time(found: tuple[octavo.Tuned, Path]) -> None:
+    mixed = next(trial for trial in found[0].trials if trial.name == "mixed")
+    assert set(mixed.candidate.recipe.at_run_time) == {"first", "second"}
+    assert without_layers(mixed.candidate, ["first"]).recipe.at_run_time == ("second",)
+    assert mixed.result is not None
+    linear = [g for g in groups(mixed.result.plan, target("ort-cpu")) if g.words == "linear layers"]
+    assert without_groups(mixed.candidate, linear).recipe.at_run_time == ()
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_a_trial_that_breaks_is_a_line_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    from octavo import api
+
+    real = api.quantize
+
+    def broken(*arguments: Any, **more: Any) -> Any:
+        if more["recipe"].steps:
+            raise ValueError("inhomogeneous shape")
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(api, "quantize", broken)
+    tuned = tune(samples(8))
+    assert tuned.met
+    assert "unexpected error: ValueError: inhomogeneous shape" in str(tuned)

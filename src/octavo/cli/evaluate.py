@@ -38,6 +38,15 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(TASK_NAMES)}, or FILE.py:FUNCTION (default: classification)",
     )
     add_data(parser, required=True)
+    add_truth(parser)
+    add_engine(parser)
+    more = parser.add_argument_group("more")
+    more.add_argument("--per-class", metavar="N", type=count, help="list so many classes, the worst first")
+    more.add_argument("--report", metavar="FILE", help="write the result, as .html, .md, .txt or .json")
+
+
+def add_truth(parser: argparse.ArgumentParser) -> None:
+    """The flags that say what the right answers are, and how outputs are read."""
     truth = parser.add_argument_group("truth")
     truth.add_argument(
         "--labels", metavar="FILE", help="labels of pictures or arrays: .csv, .tsv, .txt or .json"
@@ -59,10 +68,6 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     reading.add_argument(
         "--window", metavar="N", type=count, help="tokens in a window of text (default: 512)"
     )
-    add_engine(parser)
-    more = parser.add_argument_group("more")
-    more.add_argument("--per-class", metavar="N", type=count, help="list so many classes, the worst first")
-    more.add_argument("--report", metavar="FILE", help="write the result, as .html, .md, .txt or .json")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -88,7 +93,7 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         progress=console.progress,
         batch=batch,
         **engine_options(options),
-        **_options(options),
+        **task_options(options, options.task),
     )
     data = result.to_dict()
     text = evaluation_table(data, classes=options.per_class or 0)
@@ -103,8 +108,9 @@ def _data(options: argparse.Namespace) -> Any:
     return data_of(options) if options.task == "agreement" else options.data
 
 
-def _options(options: argparse.Namespace) -> dict[str, Any]:
-    names = _OWN if options.task == "agreement" else (*_OWN, *_FROM_DATA)
+def task_options(options: argparse.Namespace, task: str) -> dict[str, Any]:
+    """The flags that are options of a task."""
+    names = _OWN if task == "agreement" else (*_OWN, *_FROM_DATA)
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octavo.cli import automatic
 from octavo.cli.console import Console
 from octavo.cli.data import add_data, count, data_of
 from octavo.cli.engine import add_engine, engine_options
@@ -47,6 +48,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     more.add_argument(
         "--stride", metavar="N", type=count, help="count every N-th value only: faster; extremes stay exact"
     )
+    automatic.add_automatic(parser)
     add_engine(parser)
 
 
@@ -89,6 +91,8 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
 
     _check(options)
     began = time.time()
+    if automatic.is_automatic(options):
+        return _choose(options, console, began)
     stats = _stats(options)
     static = options.data is not None or stats is not None
     recipe = recipe_of(options, static=static)
@@ -115,7 +119,9 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         **engine_options(options),
         **more,
     )
-    written = [shown(path) for path in _files(options, began)]
+    if recipe is None and not static and options.plan is None and not options.plain:
+        _remark_speed(options, console)
+    written = [shown(path) for path in _files(options.output, began)]
     if options.manifest:
         written.append(shown(result.save_manifest(options.output)))
     if options.report is not None:
@@ -137,11 +143,34 @@ def _stats(options: argparse.Namespace) -> Any:
     return tables.as_stats(tables.load(options.table), options.model)
 
 
-def _files(options: argparse.Namespace, began: float) -> list[str]:
+def _choose(options: argparse.Namespace, console: Console, began: float) -> Answer:
+    """Try the ways that make sense, and keep the best."""
+    tuned, output = automatic.choose(options, console)
+    written = [shown(path) for path in _files(output, began)]
+    if options.manifest and tuned.result is not None:
+        written.append(shown(tuned.result.save_manifest(output)))
+    if options.report is not None:
+        automatic.write_report(options.report, tuned, output)
+        written.append(shown(options.report))
+    return automatic.answer(tuned, written)
+
+
+def _remark_speed(options: argparse.Namespace, console: Console) -> None:
+    """Say so where the result is slower than float: without data nothing else was tried."""
+    from octavo.tuning.quick import quick_speed
+
+    found = quick_speed(options.model, options.output, options.threads)
+    if found is not None and found < 1:
+        console.note(
+            f"slower than float on this machine: {found:.2f} × its speed; with --data other ways are tried"
+        )
+
+
+def _files(output: str, began: float) -> list[str]:
     """The model, and its external data if this run wrote any."""
-    beside = Path(f"{options.output}.data")
+    beside = Path(f"{output}.data")
     fresh = beside.exists() and beside.stat().st_mtime >= began - 2  # coarse clocks of some file systems
-    return [options.output, str(beside)] if fresh else [options.output]
+    return [output, str(beside)] if fresh else [output]
 
 
 def _report(options: argparse.Namespace, result: Result) -> None:
@@ -165,11 +194,19 @@ VERB = Verb(
     name="quantize",
     summary="quantize a model",
     description="""\
-Quantize a model. With --data, ranges of activations come from calibration
-(static); without, they are found while the model runs (dynamic). The result is
-checked, loaded by ONNX Runtime and run once before it is handed over.""",
+Quantize a model. With --data a few sensible ways are tried (static, repaired,
+dynamic, mixed, layers left float), judged by samples that were held back and
+timed beside float; the best is written. Flags that fix the recipe, or --plain,
+take one way at once. Without --data ranges are found while the model runs
+(dynamic). Where a demand (--max-drop, --min-sqnr, --min-speed) is not met, the
+best goes to OUT.best.onnx and the exit code is 1.""",
     examples=(
         "octavo quantize model.onnx -o model.int8.onnx --data calib.npz",
+        "octavo quantize model.onnx -o model.int8.onnx --data calib.npz --plain",
+        "octavo quantize model.onnx -o out.onnx --data pictures/ --preprocess imagenet --threads 4",
+        "octavo quantize model.onnx -o out.onnx --data val/ --evaluate classification --labels val.csv"
+        " --max-drop 0.5%",
+        "octavo quantize model.onnx -o out.onnx --data calib.npz --min-sqnr 25 --time-limit 120",
         "octavo quantize bert.onnx -o bert.int8.onnx --dynamic",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --exclude 'op:Softmax' --exclude '/head/*'",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --method percentile:99.99",

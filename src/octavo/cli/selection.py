@@ -64,7 +64,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--steps",
         metavar="A,B",
-        help="win back accuracy: smoothquant, equalize, rounding, bias-correction (see octavo steps)",
+        help="win back accuracy: smoothquant, equalize, clip, rounding, … (see octavo steps)",
     )
 
 

@@ -25,10 +25,11 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
 
 VERB = Verb(
     name="steps",
-    summary="list what can win back accuracy at no cost in speed",
+    summary="list what can win back accuracy",
     description="""\
-List the steps that win back accuracy at no cost in size or speed: what each
-does, when it runs and its options. 'octavo quantize --steps A,B' runs them.""",
+List the steps that win back accuracy: what each does, when it runs and its
+options. All but mixed-precision cost neither size nor speed. 'octavo quantize
+--steps A,B' runs them.""",
     examples=("octavo steps", "octavo steps equalize", "octavo steps --json"),
     arguments=_arguments,
     run=_run,

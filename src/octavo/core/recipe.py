@@ -188,9 +188,10 @@ class Recipe:
     listing: Listing = field(default_factory=Listing)
     spelling: Spelling = field(default_factory=Spelling)
     steps: tuple[str, ...] = ()  # of ``octavo steps``, with options behind colons
+    at_run_time: tuple[str, ...] = ()  # linear layers of a static model whose inputs have no fixed range
 
     def __post_init__(self) -> None:
-        for name in ("op_types", "include", "exclude", "overrides", "steps"):
+        for name in ("op_types", "include", "exclude", "overrides", "steps", "at_run_time"):
             _set_tuple(self, name)
         if self.calibration_samples is not None and self.calibration_samples < 1:
             raise RecipeError(

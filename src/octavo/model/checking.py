@@ -21,6 +21,7 @@ MOST_NODES = 500_000
 _DEEPEST = 64
 _LARGEST_TENSOR = 1 << 44
 _MOST_DIGITS = 20
+_SIX = 6
 _TYPED_FIELDS: dict[str, frozenset[int]] = {
     "float_data": frozenset({TensorProto.FLOAT, TensorProto.COMPLEX64}),
     "double_data": frozenset({TensorProto.DOUBLE, TensorProto.COMPLEX128}),
@@ -28,6 +29,8 @@ _TYPED_FIELDS: dict[str, frozenset[int]] = {
     "uint64_data": frozenset({TensorProto.UINT64, TensorProto.UINT32}),
     "string_data": frozenset({TensorProto.STRING}),
 }
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+_BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 _OTHER_FIELD = "int32_data"  # every narrower type
 
 
@@ -43,6 +46,7 @@ def check_model(proto: onnx.ModelProto, where: str, apart: Mapping[str, Stretch]
             raise ModelError(f"{where} imports the impossible opset version {entry.version}.")
     walk = _Walk(where)
     walk.graph(proto.graph, apart)
+    walk.in_function = True
     for function in proto.functions:
         walk.count(len(function.node))
         walk.nodes(function.node, 0)
@@ -60,6 +64,7 @@ class _Walk:
 
     where: str
     seen: int = 0
+    in_function: bool = False
     checksums: dict[str, str] = field(default_factory=dict)
 
     def graph(self, graph: onnx.GraphProto, apart: Mapping[str, Stretch], depth: int = 0) -> None:
@@ -83,11 +88,24 @@ class _Walk:
         """Nodes with all of their attributes."""
         for node in nodes:
             _check_text(node, self.where)
+            _check_bodies(node, self.where)
             for attribute in node.attribute:
                 self.attribute(attribute, f"of node {node.name or node.op_type!r}", depth)
 
     def attribute(self, attribute: onnx.AttributeProto, place: str, depth: int) -> None:
         """A tensor, several, or a graph, wherever an attribute holds one."""
+        if attribute.ref_attr_name and (not self.in_function or attribute.type in _GRAPHS):
+            raise ModelError(
+                f"{self.where}: the attribute {attribute.name!r} {place} stands for a function's parameter, "
+                "which is possible only in a function, and never for a graph; export the model again."
+            )
+        if attribute.ref_attr_name:
+            return  # the call gives the value
+        if attribute.type == onnx.AttributeProto.UNDEFINED:
+            raise ModelError(
+                f"{self.where}: the attribute {attribute.name!r} {place} does not say of which type it is; "
+                "export the model again."
+            )
         if attribute.HasField("t") or attribute.type == onnx.AttributeProto.TENSOR:
             self.tensor(attribute.t, place)
         for tensor in attribute.tensors:
@@ -120,6 +138,7 @@ class _Walk:
             self._reference(tensor, name)
         elif raw is not None:
             _check_size(dtype, shape, raw, name)
+            _check_padding(dtype, shape, tensor.raw_data[-1:], name)
         else:
             _check_typed(tensor, (dtype, shape), filled, name)
 
@@ -166,8 +185,25 @@ def _check_text(node: onnx.NodeProto, where: str) -> None:
             raise ModelError(f"{where} is damaged: a {node.op_type!r} node has the name {text!r}.")
 
 
+def _check_bodies(node: onnx.NodeProto, where: str) -> None:
+    """Refuse control flow without the graphs that it runs."""
+    due = _BODIES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if due is None:
+        return
+    found = sorted(attribute.name for attribute in node.attribute if attribute.type in _GRAPHS)
+    sequences = [attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"]
+    lost = node.op_type == "Scan" and (len(sequences) != 1 or not 0 < sequences[0] <= len(node.input))
+    if found != sorted(due) or lost:
+        needed = " and ".join(due) + (" and num_scan_inputs" if lost else "")
+        raise ModelError(
+            f"{where} is damaged: the {node.op_type} node {node.name[:200]!r} has no proper {needed}; export "
+            "the model again."
+        )
+
+
 def _texts(node: onnx.NodeProto) -> Iterator[object]:
     yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+    yield from (attribute.name for attribute in node.attribute)
 
 
 def _refuse_twice(names: Counter[str], what: str) -> None:
@@ -200,6 +236,13 @@ def _check_size(dtype: ir.DataType, shape: tuple[int, ...], length: int, name: s
         )
 
 
+def _check_padding(dtype: ir.DataType, shape: tuple[int, ...], last: bytes, name: str) -> None:
+    """Refuse bits behind the last element of six bits, which no reader lets pass."""
+    used = byte_size(ir.DataType.UINT8, shape) * dtype.bitwidth % 8
+    if dtype.bitwidth == _SIX and used and last and last[0] >> used:
+        raise ModelError(f"{name} holds bits behind its last element; the model is damaged.")
+
+
 def _check_typed(
     tensor: onnx.TensorProto, kind: tuple[ir.DataType, tuple[int, ...]], filled: list[str], name: str
 ) -> None:
@@ -220,3 +263,5 @@ def _check_typed(
             f"{name} of shape {list(shape)} holds {count} elements where {max(due)} are due; the model is "
             "damaged."
         )
+    if due_field == _OTHER_FIELD and count and count < elements:
+        _check_padding(dtype, shape, bytes([tensor.int32_data[-1] & 0xFF]), name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import onnx_ir as ir
@@ -41,16 +41,25 @@ def _structure(model: ir.Model) -> Iterator[object]:
         yield "graph", [_signature(value) for value in graph.inputs], [value.name for value in graph.outputs]
         for node in graph:
             yield node.domain, node.op_type, node.overload, node.name
-            yield [value.name if value is not None else "" for value in node.inputs]
-            yield [value.name for value in node.outputs]
+            yield _named(node.inputs)
+            yield _named(node.outputs)
             for key in sorted(node.attributes):
                 yield from _attribute(node.attributes[key])
     for identifier in sorted(model.functions):
         yield "function", identifier
 
 
+def _named(values: Sequence[ir.Value | None]) -> list[str | None]:
+    """Names; those left out at the end say nothing, and not every writer keeps them."""
+    found = [value.name if value is not None else "" for value in values]
+    while found and found[-1] == "":
+        found.pop()
+    return found
+
+
 def _signature(value: ir.Value) -> tuple[str | None, str, str]:
-    return value.name, str(value.dtype), str(value.shape)
+    """A shape without a type says nothing, and can't be written."""
+    return value.name, str(value.dtype), str(value.shape if value.dtype is not None else None)
 
 
 def _attribute(attribute: ir.Attr) -> Iterator[object]:

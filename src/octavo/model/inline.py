@@ -82,7 +82,13 @@ def _check_calls(model: ir.Model) -> None:
 def _inline(model: ir.Model, call: ir.Node, function: ir.Function) -> list[ir.Node]:
     """Put a copy of the function's nodes in the place of a call; returns them."""
     _check_call(model, call, function)
-    body = function.clone()
+    try:
+        body = function.clone()
+    except RuntimeError as error:  # what onnx-ir makes of all that stops it
+        raise ModelError(
+            f"The model-local function {_label(function.identifier())} is malformed: its nodes read tensors "
+            "that it does not define; export the model again."
+        ) from error
     nodes, parameters, results = list(body), list(body.inputs), list(body.outputs)
     body.graph.remove(nodes)
     body.inputs.clear()

@@ -88,7 +88,8 @@ def inspect(model: ir.Model) -> Inspection:
         if node.op_type == "DequantizeLinear":
             _weight(node, 0, 1, weights)
         elif node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear"):
-            kind = query.element_type(node.outputs[0]) or _zero_type(node)
+            made = query.element_type(node.outputs[0]) if node.outputs else None
+            kind = made or _zero_type(node)
             dynamic = "dynamic " if node.op_type.startswith("Dynamic") else ""
             activations[f"{dynamic}{_type_name(kind)}"] += 1
         elif node.op_type in _WEIGHT_SLOTS:

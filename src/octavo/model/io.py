@@ -122,6 +122,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, external_data: bool |
         )
     targets = [target] + ([target.with_name(target.name + ".data")] if beside else [])
     refuse_overwriting(model, *targets)
+    files.check_room(target, size)
     with files.replacing(targets) as handles:
         data_file = handles[1] if beside else None
         write_model(model, handles[0], targets[1].name if beside else None, data_file)

@@ -9,6 +9,7 @@ Inputs and outputs of the main graph keep their names, types and order.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +19,7 @@ from octavo.model import query
 from octavo.model.inline import inline_functions
 from octavo.model.names import Names
 from octavo.model.scopes import check_scopes, remove_unused, sort
+from octavo.model.tensors import dims_of
 
 
 def normalize(model: ir.Model) -> list[str]:
@@ -109,7 +111,7 @@ def _inputs_to_constants(model: ir.Model) -> int:
     if count:
         graph.inputs.clear()
         graph.inputs.extend(kept)
-    for inner in graph.subgraphs():
+    for inner in islice(query.graphs(model), 1, None):
         for value in inner.inputs:
             if value.is_initializer() and value.name is not None:
                 inner.initializers.pop(value.name)  # a subgraph's inputs are always fed
@@ -125,8 +127,9 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
         )
     name, attribute = next(iter(node.attributes.items()))
     match name:
-        case "value":
-            return attribute.as_tensor()
+        case "value" if attribute.type == ir.AttributeType.TENSOR:
+            tensor: ir.TensorProtocol = attribute.value  # as_tensor() asks a protocol, which is slow
+            return tensor
         case "value_float" | "value_floats":
             return ir.tensor(np.array(attribute.value, np.float32))
         case "value_int" | "value_ints":
@@ -149,7 +152,7 @@ def _constants_to_initializers(model: ir.Model) -> int:
             new = ir.Value(
                 name=old.name,
                 type=ir.TensorType(tensor.dtype),
-                shape=ir.Shape(tensor.shape.numpy()),
+                shape=ir.Shape(dims_of(tensor)),
                 const_value=tensor,
                 metadata_props=dict(old.metadata_props),
             )
@@ -164,7 +167,7 @@ def _constants_to_initializers(model: ir.Model) -> int:
 def _lift_initializers(model: ir.Model) -> int:
     """Move the initializers of subgraphs outward; one that a subgraph returns goes through ``Identity``."""
     count = 0
-    for graph in list(model.graph.subgraphs()):
+    for graph in list(query.graphs(model))[1:]:
         for value in list(graph.initializers.values()):
             if value.is_graph_output():
                 _return_through_identity(graph, value)
@@ -190,10 +193,11 @@ def _types_of_initializers(model: ir.Model) -> None:
         tensor = value.const_value
         if tensor is None:
             raise ModelError(f"The initializer {value.name!r} has no content.")
-        if value.dtype != tensor.dtype or not isinstance(value.type, ir.TensorType):
-            value.type = ir.TensorType(tensor.dtype)
-        dims = tensor.shape.numpy()
-        if value.shape is None or tuple(value.shape) != tuple(dims):
+        dtype = tensor.dtype
+        if type(value.type) is not ir.TensorType or value.dtype != dtype:
+            value.type = ir.TensorType(dtype)
+        dims = dims_of(tensor)
+        if value.shape is None or value.shape.dims != dims:
             value.shape = ir.Shape(dims)
         elif value.shape.frozen:
             value.shape = value.shape.copy()

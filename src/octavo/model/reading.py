@@ -167,7 +167,12 @@ def _build(
                 " such as the ZipMap at the end of a classifier that gives a map, and quantize the rest."
             ) from error
         raise ModelError(f"{where} is malformed: {_told(cause)}.") from error
-    _replace_tensors(model, lambda t: folder.tensor(t) if isinstance(t, ir.ExternalTensor) else t)
+    _replace_tensors(
+        model,
+        lambda t: (
+            t if type(t) is ir.TensorProtoTensor or not isinstance(t, ir.ExternalTensor) else folder.tensor(t)
+        ),
+    )
     folder.check(checksums)
     return model
 
@@ -199,15 +204,21 @@ def _all_values(model: ir.Model) -> Iterator[ir.Value]:
 
 def _replace_tensors(model: ir.Model, replace: Callable[[ir.TensorProtocol], ir.TensorProtocol]) -> None:
     """Put another tensor in place of each initializer and each tensor attribute."""
-    for graph in _graphs(model):
+    graphs = [model.graph, *(function.graph for function in model.functions.values())]
+    while graphs:
+        graph = graphs.pop()
         for value in graph.initializers.values():
             if value.const_value is not None:
                 value.const_value = replace(value.const_value)
         for node in graph:
-            for key, attribute in list(node.attributes.items()):
+            for attribute in tuple(node.attributes.values()):
                 if attribute.is_ref():
                     continue
                 if attribute.type == ir.AttributeType.TENSOR:
-                    new = replace(attribute.as_tensor())
+                    new = replace(attribute.value)
                     if new is not attribute.value:
-                        node.attributes[key] = ir.AttrTensor(key, new)
+                        node.attributes[attribute.name] = ir.AttrTensor(attribute.name, new)
+                elif attribute.type == ir.AttributeType.GRAPH:
+                    graphs.append(attribute.value)
+                elif attribute.type == ir.AttributeType.GRAPHS:
+                    graphs.extend(attribute.value)

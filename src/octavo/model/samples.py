@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+
+from octavo.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from octavo.model.session import InputSpec
@@ -17,6 +20,8 @@ SIZES = (16, 64, 224, 512)  # what to try for an open dimension after the first 
 _PAST = ("past", "cache")
 _SEQUENCE, _SIDE, _SIGNAL = 8, 64, 512
 _SAMPLE_RATE = 16000
+_MOST = 1 << 28  # elements
+_PIECE = 1 << 20  # elements
 
 
 def specs_of(model: ir.Model) -> list[InputSpec]:
@@ -26,6 +31,11 @@ def specs_of(model: ir.Model) -> list[InputSpec]:
     found = []
     for value in model.graph.inputs:
         kind = value.dtype
+        if kind == ir.DataType.UNDEFINED:
+            raise ModelError(
+                f"The input {value.name!r} does not say of which type its elements are; export the model "
+                "again."
+            )
         dtype = np.dtype(np.object_) if kind in (None, ir.DataType.STRING) else np.dtype(kind.numpy())
         dims = tuple(d if isinstance(d, int) else d.value for d in value.shape or ())
         found.append(InputSpec(value.name or "", dtype, dims))
@@ -43,7 +53,13 @@ def make(
     """One array per input; a symbol has the same size wherever it appears, ``size`` replaces guesses."""
     rng = np.random.default_rng(seed)
     sizes = dict(dims)
-    return {spec.name: _fill(spec, _shape(spec, sizes, size), rng) for spec in specs}
+    try:
+        return {spec.name: _fill(spec, _shape(spec, sizes, size), rng) for spec in specs}
+    except MemoryError as error:
+        raise DataError(
+            f"The memory does not hold made-up inputs of the model's sizes ({error}); give samples of your "
+            "own, or name smaller sizes."
+        ) from error
 
 
 def _shape(spec: InputSpec, sizes: dict[str, int], size: int | None) -> tuple[int, ...]:
@@ -55,6 +71,11 @@ def _shape(spec: InputSpec, sizes: dict[str, int], size: int | None) -> tuple[in
             shape.append(sizes.setdefault(dim, _guess(spec, dim, axis, size)))
         else:
             shape.append(_guess(spec, "", axis, size))
+    if math.prod(shape) > _MOST:
+        raise DataError(
+            f"The input {spec.name[:200]!r} has the shape {shape[:8]}, more than is made up here; give "
+            "samples of your own, or correct the model's input."
+        )
     return tuple(shape)
 
 
@@ -107,5 +128,16 @@ def _fill(spec: InputSpec, shape: tuple[int, ...], rng: np.random.Generator) -> 
                 return np.full(shape, _SAMPLE_RATE, spec.dtype)
             if not shape:
                 return np.array(1, spec.dtype)
-            return rng.integers(0, 2, shape).astype(spec.dtype)
-    return np.asarray(0.5 * rng.standard_normal(shape)).astype(spec.dtype)
+            return _in_pieces(shape, spec.dtype, lambda count: rng.integers(0, 2, count))
+    return _in_pieces(shape, spec.dtype, lambda count: 0.5 * rng.standard_normal(count))
+
+
+def _in_pieces(
+    shape: tuple[int, ...], dtype: np.dtype[Any], draw: Callable[[int], npt.NDArray[Any]]
+) -> npt.NDArray[Any]:
+    """Numbers drawn one after the other, with no second array of the whole size on the way."""
+    made = np.empty(math.prod(shape), dtype)
+    for first in range(0, made.size, _PIECE):
+        part = made[first : first + _PIECE]
+        part[:] = draw(part.size).astype(dtype)
+    return made.reshape(shape)

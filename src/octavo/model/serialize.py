@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeGuard
 
 import numpy as np
 import onnx
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from octavo.errors import ModelError, OutputError
 from octavo.model import external, query, wire
 from octavo.model.reading import SOURCE
-from octavo.model.tensors import write_tensor
+from octavo.model.tensors import MappedTensor, dims_of, write_tensor
 
 _EXTERNAL_LEAST = 1024  # smaller weights stay in the model file
 _ALIGNMENT = 4096
@@ -35,6 +35,7 @@ _TYPE_IR = {
     ir.DataType.FLOAT6E3M2: 14,
 }
 _LEAST_IR = 7
+_NUMBERS = frozenset({ir.Tensor, ir.TensorProtoTensor, ir.LazyTensor, MappedTensor})
 TYPED = "octavo.typed"  # tensor.meta: the content goes into the field of its type, where people look for it
 
 
@@ -60,22 +61,26 @@ def tensors(model: ir.Model) -> Iterable[ir.TensorProtocol]:
 
 def weight_bytes(model: ir.Model) -> int:
     """The size of all weights; nothing is read to tell it."""
-    return sum(_bytes(tensor) for tensor in tensors(model))
+    return sum(tensor_bytes(tensor) for tensor in tensors(model))
 
 
-def _bytes(tensor: ir.TensorProtocol) -> int:
-    """The size of a tensor's content, without the detours that its own ``nbytes`` takes."""
+def tensor_bytes(tensor: ir.TensorProtocol) -> int:
+    """The size of a tensor's content, without the detours that its own ``nbytes`` takes.
+
+    Types are compared rather than asked for by ``isinstance``, which is slow for classes with protocols.
+    """
+    kind = type(tensor)
+    if kind is MappedTensor:
+        return tensor.nbytes
     dtype = tensor.dtype
     if dtype == ir.DataType.STRING:
         return int(tensor.nbytes)
-    if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
+    if kind is ir.Tensor and type(tensor.raw) is np.ndarray:
         if dtype.bitwidth >= 8:
             return int(tensor.raw.nbytes)
         count = tensor.raw.size
-    elif isinstance(tensor, ir.TensorProtoTensor):
-        count = math.prod(tensor.raw.dims)
     else:
-        count = math.prod(tensor.shape.numpy())
+        count = math.prod(dims_of(tensor))
     return -(-count * dtype.bitwidth // 8)
 
 
@@ -155,7 +160,7 @@ def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
         metadata_props=model.metadata_props,
     )
     try:
-        proto: onnx.ModelProto = ir.to_proto(bare)
+        proto = ir.serde.serialize_model(bare)
         for node in graph:
             _add_node(proto.graph, node)
         return proto
@@ -224,18 +229,22 @@ def content(name: str, value: ir.Value) -> ir.TensorProtocol:
 
 def tensor_header(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
     """A tensor as protobuf, without its content unless that is text."""
-    dims = tensor.raw.dims if isinstance(tensor, ir.TensorProtoTensor) else tensor.shape.numpy()
-    header = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=dims)
+    header = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=dims_of(tensor))
     if tensor.doc_string:
         header.doc_string = tensor.doc_string
-    if isinstance(tensor, ir.StringTensor):
+    if is_text(tensor):
         header.string_data.extend(tensor.string_data())
     return header
 
 
+def is_text(tensor: ir.TensorProtocol) -> TypeGuard[ir.StringTensor]:
+    """Whether a tensor holds text."""
+    return type(tensor) not in _NUMBERS and isinstance(tensor, ir.StringTensor)
+
+
 def is_typed(tensor: ir.TensorProtocol) -> bool:
     """Whether a tensor is to be written into the field of its type."""
-    return isinstance(tensor, ir.Tensor) and bool(tensor.meta.get(TYPED))
+    return type(tensor) is ir.Tensor and bool(tensor.meta.get(TYPED))
 
 
 def fill(header: onnx.TensorProto, tensor: ir.TensorProtocol) -> None:
@@ -260,9 +269,9 @@ def write_model(
     for name, value in model.graph.initializers.items():
         tensor = content(name, value)
         header = tensor_header(name, tensor)
-        if isinstance(tensor, ir.StringTensor):
+        if is_text(tensor):
             proto.graph.initializer.add().CopyFrom(header)
-        elif _bytes(tensor) < _EXTERNAL_LEAST or is_typed(tensor):
+        elif tensor_bytes(tensor) < _EXTERNAL_LEAST or is_typed(tensor):
             fill(header, tensor)
             proto.graph.initializer.append(header)
         elif external_name is not None and data_file is not None:

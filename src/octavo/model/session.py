@@ -337,6 +337,7 @@ def verify(
     run: bool = True,
     custom_ops: Sequence[str | Path] = (),
     nodes: int | None = None,
+    threads: int | None = None,
 ) -> None:
     """Check that a result is a valid model that the runtime loads, and runs on one sample.
 
@@ -351,10 +352,15 @@ def verify(
     large = _file_bytes(model) > LARGE if not isinstance(model, ir.Model) else False
     try:
         check(model)
-        if size > FULL_CHECK and feeds is not None and _runs_in_pieces(model, feeds, custom_ops):
+        if size > FULL_CHECK and feeds is not None and _runs_in_pieces(model, feeds, custom_ops, threads):
             return
         session = Session.open(
-            model, custom_ops=custom_ops, optimize=size <= FULL_CHECK, prepack=not large, config=NO_SPINNING
+            model,
+            threads=threads,
+            custom_ops=custom_ops,
+            optimize=size <= FULL_CHECK,
+            prepack=not large,
+            config=NO_SPINNING,
         )
         if feeds is not None:
             session.run(feeds)
@@ -364,7 +370,9 @@ def verify(
         raise OutputError(f"The check of {name} failed: {error}") from error
 
 
-def _runs_in_pieces(model: ir.Model | str | Path, feeds: Feeds, custom_ops: Sequence[str | Path]) -> bool:
+def _runs_in_pieces(
+    model: ir.Model | str | Path, feeds: Feeds, custom_ops: Sequence[str | Path], threads: int | None
+) -> bool:
     """Whether a file's graph runs piece by piece; if it does not, the whole of it tells why."""
     from octavo.model.pieces import can_be_cut, run_in_pieces
 
@@ -373,7 +381,9 @@ def _runs_in_pieces(model: ir.Model | str | Path, feeds: Feeds, custom_ops: Sequ
     proto = onnx.load(str(model), load_external_data=False)
 
     def run(part: bytes, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        session = Session.open(part, custom_ops=custom_ops, optimize=False, config=NO_SPINNING)
+        session = Session.open(
+            part, threads=threads, custom_ops=custom_ops, optimize=False, config=NO_SPINNING
+        )
         return session.run(inputs)
 
     try:

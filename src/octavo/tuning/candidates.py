@@ -1,14 +1,20 @@
-"""What is worth trying: for a target, with or without data."""
+"""What is worth trying: for a model and a target, with or without data."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.core.plan import Plan
 from octavo.core.recipe import Recipe
-from octavo.core.scheme import Auto, Scheme
 from octavo.targets import Target
 
-REPAIRS = ("equalize", "rounding", "bias-correction")
+REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
+LINEAR = frozenset({"MatMul", "Gemm"})
+_GROUPS = (
+    ("linear layers", frozenset({"MatMul", "Gemm", "Attention"})),
+    ("convolutions", frozenset({"Conv"})),
+)
 
 
 @dataclass(frozen=True)
@@ -19,35 +25,93 @@ class Candidate:
     recipe: Recipe
     idea: str
 
+    @property
+    def static(self) -> bool:
+        """Whether it needs ranges from calibration."""
+        return self.recipe.is_static
 
-def first_round(target: Target, base: Recipe | None, *, static: bool) -> list[Candidate]:
-    """What is tried on every model; with a ``base`` that is where all of them start."""
-    found: list[Candidate] = []
-    if static:
-        plain = base if base is not None else target.static_recipe
-        found.append(Candidate("static", plain, "ranges from calibration"))
-        if isinstance(plain.activations, Scheme):
-            closer = plain.but(activations=plain.activations.but(method=Auto()))
-            found.append(
-                Candidate(
-                    "static, ranges by error", closer, "the method with the least error, tensor by tensor"
-                )
-            )
-            repaired = closer.but(steps=REPAIRS)
-            found.append(Candidate("static, repaired", repaired, f"the steps {', '.join(REPAIRS)}"))
-    dynamic = target.dynamic_recipe
+
+def static_round(recipe: Recipe) -> list[Candidate]:
+    """The static ways, from a recipe: as it is, with every step that is free, with ranges cut alone."""
+    plain = Candidate("static", recipe, "ranges from calibration")
+    return [
+        plain,
+        _with_steps(plain, "static, repaired", REPAIRS),
+        _with_steps(plain, "static, clipped", ("clip",)),
+    ]
+
+
+def _with_steps(start: Candidate, name: str, more: Sequence[str]) -> Candidate:
+    steps = tuple(dict.fromkeys((*start.recipe.steps, *more)))
+    return Candidate(name, start.recipe.but(steps=steps), f"the steps {', '.join(steps)}")
+
+
+def mixed_round(start: Candidate, plan: Plan) -> list[Candidate]:
+    """A static way with its linear layers at run time, where it has other operators too."""
+    linear = linear_layers(plan)
+    if not linear:
+        return []
+    idea = "linear layers find their ranges while the model runs; all else is static"
+    return [Candidate("mixed", start.recipe.but(at_run_time=linear), idea)]
+
+
+def dynamic_round(target: Target, base: Recipe | None) -> list[Candidate]:
+    """The way that needs no data, with what a base lets in."""
+    if not target.dynamic_products:
+        return []
+    recipe = target.dynamic_recipe
     if base is not None:
-        dynamic = dynamic.but(include=base.include, exclude=base.exclude, op_types=base.op_types)
-    found.append(Candidate("dynamic", dynamic, "ranges found while the model runs; matrix products alone"))
+        recipe = recipe.but(include=base.include, exclude=base.exclude, op_types=base.op_types)
+    return [Candidate("dynamic", recipe, "ranges found while the model runs; matrix products alone")]
+
+
+def linear_layers(plan: Plan) -> tuple[str, ...]:
+    """The layers that could find their ranges at run time, where other operators are quantized too."""
+    found = tuple(name for name, node in plan.nodes.items() if node.op_type in LINEAR)
+    return found if len(found) < len(plan.nodes) else ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """A kind of operators, by the patterns and the names of its nodes."""
+
+    words: str
+    patterns: tuple[str, ...]
+    nodes: frozenset[str]
+
+
+def groups(plan: Plan, target: Target) -> list[Group]:
+    """Kinds of operators that might not pay; never all products that are quantized."""
+    found = []
+    for words, kinds in (*_GROUPS, ("operators between products", target.followers)):
+        members = {name: node.op_type for name, node in plan.nodes.items() if node.op_type in kinds}
+        rest = [n for n, node in plan.nodes.items() if node.op_type in target.products and n not in members]
+        if members and rest:
+            patterns = tuple(f"op:{kind}" for kind in sorted(set(members.values())))
+            found.append(Group(words, patterns, frozenset(members)))
     return found
 
 
-def without(candidate: Candidate, nodes: tuple[str, ...]) -> Candidate:
-    """The same with some nodes left float."""
-    recipe = candidate.recipe.but(exclude=(*candidate.recipe.exclude, *nodes))
-    count = f"{len(nodes)} layer{'s' if len(nodes) > 1 else ''}"
-    return Candidate(
-        f"{candidate.name}, {count} float",
-        recipe,
-        f"the layers that lose most stay float: {', '.join(nodes)}",
+def without_groups(candidate: Candidate, left: Sequence[Group]) -> Candidate:
+    """The same with kinds of operators left float."""
+    patterns = [pattern for group in left for pattern in group.patterns]
+    nodes = frozenset(node for group in left for node in group.nodes)
+    words = " and ".join(group.words for group in left)
+    return _without(candidate, patterns, nodes, words, "integers may not pay there")
+
+
+def without_layers(candidate: Candidate, nodes: Sequence[str]) -> Candidate:
+    """The same with some layers left float."""
+    words = f"{len(nodes)} layer{'s' if len(nodes) > 1 else ''}"
+    return _without(candidate, nodes, frozenset(nodes), words, "the layers that lose most")
+
+
+def _without(
+    candidate: Candidate, patterns: Sequence[str], nodes: frozenset[str], words: str, why: str
+) -> Candidate:
+    recipe = candidate.recipe
+    changed = recipe.but(
+        exclude=(*recipe.exclude, *patterns),
+        at_run_time=tuple(name for name in recipe.at_run_time if name not in nodes),
     )
+    return Candidate(f"{candidate.name}, {words} float", changed, f"{why}: {', '.join(patterns)}")

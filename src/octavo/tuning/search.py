@@ -2,8 +2,10 @@
 
 ::
 
-    data ─┬─ most of it ──► calibrate once ──► a trial for each candidate ─┬─► fidelity ──► speed ──► the best
-          └─ held back ────────────────────────────────────────────────────┘
+    data ─┬─ most of it ──► calibrate once ──► trials ──► fidelity ──► speed ──► what hurts or does not pay
+          └─ held back ─────────────────────────────────────┘                    stays float, tried again
+                                                                                             │
+                                                            the best ◄── finalists timed again ◄──┘
 """
 
 from __future__ import annotations
@@ -11,32 +13,39 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from octavo import api
-from octavo.calibration.data import Feeds
-from octavo.comparison import Comparison, compare
-from octavo.core.recipe import Recipe
-from octavo.core.stats import Stats
-from octavo.errors import DataError, ModelError, OctavoError, OutputError, RecipeError
+from octavo.calibration.engines import Engine, engine_of
+from octavo.core.recipe import Pattern, Recipe
+from octavo.errors import OctavoError, RecipeError
 from octavo.model import io, query
-from octavo.model.samples import make, specs_of
-from octavo.model.session import Session
 from octavo.pipeline import Progress, silent
 from octavo.result import check_output
 from octavo.targets import Target
 from octavo.targets import target as find_target
-from octavo.tuning.candidates import Candidate, first_round, without
-from octavo.tuning.judging import Feed, Reference, speeds
+from octavo.tuning import choice
+from octavo.tuning.candidates import (
+    Candidate,
+    dynamic_round,
+    groups,
+    mixed_round,
+    static_round,
+    without_groups,
+    without_layers,
+)
+from octavo.tuning.exam import Exam, Examiner
+from octavo.tuning.sensitivity import Layer
+from octavo.tuning.split import Split
 from octavo.tuning.trial import Demands, Trial, Tuned
+from octavo.tuning.workshop import Workshop
 
-HELD_BACK = 16  # samples at most, a quarter of the data at most
 WEAK_DB = 18.0  # a layer with a smaller signal to noise ratio of its own is a candidate for float
-WEAK_MOST = 4  # layers
-ALIKE = 0.05  # speeds that differ by less count as the same, and fidelity decides
+WEAK_MOST = 4  # layers that stay float where nothing is demanded
+FINALISTS = 3  # trials that are timed again
+TIME_LIMIT = 180.0  # seconds after which no further trial is started, where nothing else is said
 
 
 def tune(
@@ -47,36 +56,61 @@ def tune(
     recipe: Recipe | str | Path | None = None,
     output: str | Path | None = None,
     demands: Demands | None = None,
+    exam: Exam | None = None,
+    include: Sequence[Pattern] = (),
+    exclude: Sequence[Pattern] = (),
+    op_types: Sequence[str] | None = None,
     samples: int | None = None,
     threads: int | None = None,
-    time_limit: float | None = None,
+    engine: Engine | str = "auto",
+    workers: int | None = None,
+    address: str | None = None,
+    stride: int | None = None,
+    histograms: bool = False,
+    time_limit: float | None = TIME_LIMIT,
     seconds: float = 3.0,
     progress: Progress | None = None,
 ) -> Tuned:
     """Quantize a model in the way that measuring shows to be best.
 
-    ``recipe`` is where all static candidates start. ``threads`` are those that the model will run with, as
-    speed depends on them. With ``output`` the best is written there, if it meets the demands. After
-    ``time_limit`` seconds no further trial is started.
+    ``recipe`` is where all static candidates start; ``include``, ``exclude`` and ``op_types`` hold for every
+    candidate. ``threads`` are those that the model will run with, as speed depends on them. ``demands`` say
+    what the result has to meet, an ``exam`` the task that ``demands.max_drop`` is about. With ``output`` the
+    best is written there, if it meets the demands. After ``time_limit`` seconds no further trial is started.
     """
     tell = progress if progress is not None else silent
     ends = time.monotonic() + time_limit if time_limit is not None else None
+    wanted = demands if demands is not None else _usual(data)
+    if wanted.max_drop is not None and exam is None:
+        raise RecipeError("A largest drop is one of a task's figure; say which task, with its data.")
     loaded = io.load(model)
     query.refuse_unsupported(loaded)
     if output is not None:
         check_output(loaded, Path(output))
     chosen = find_target(target)
-    base = _base(recipe)
-    split = _Split.of(data, loaded, samples)
-    candidates = first_round(chosen, base, static=split.calibration is not None)
+    base = _base(recipe, chosen, include, exclude, op_types)
+    split = Split.of(data, loaded, samples)
     with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
-        search = _Search(model, split, chosen, Path(folder), threads, tell, ends)
-        search.run(candidates, seconds)
-        wanted = demands if demands is not None else _usual(data)
-        tuned = choose(search.trials, wanted, len(split.held), io.weight_bytes(loaded))
-        if output is not None and tuned.met and tuned.best is not None and tuned.best.result is not None:
-            tuned.best.result.save(output)
-    return tuned
+        workers_ = engine_of(engine, workers, address, threads)
+        shop = Workshop(model, split, chosen, Path(folder), workers_, threads, tell, ends, stride, histograms)
+        if exam is not None:
+            shop.examiner = Examiner(exam, model, workers_, tell)
+        layers = _Search(shop, wanted, base, seconds).run()
+        best, met, reason = choice.pick(shop.trials, wanted)
+        if output is not None and met and best.result is not None:
+            best.result.save(output)
+    return Tuned(
+        tuple(shop.trials),
+        best,
+        met,
+        reason,
+        split.unseen,
+        io.weight_bytes(loaded) + query.constant_bytes(loaded),
+        wanted,
+        layers,
+        split.notes,
+        threads,
+    )
 
 
 def _usual(data: Any) -> Demands:
@@ -84,182 +118,112 @@ def _usual(data: Any) -> Demands:
     return Demands() if data is not None else Demands(min_sqnr=-math.inf)
 
 
-def _base(recipe: Recipe | str | Path | None) -> Recipe | None:
-    return recipe if recipe is None or isinstance(recipe, Recipe) else Recipe.load(recipe)
-
-
-class _Part:
-    """Some of the samples, as data that can be gone through again and again."""
-
-    def __init__(self, feeds: Feeds, stop: int) -> None:
-        self._feeds, self._stop = feeds, stop
-
-    def __len__(self) -> int:
-        return self._stop
-
-    def __iter__(self) -> Iterator[Feed]:
-        return self._feeds.portion(0, self._stop)
-
-
-class _Split:
-    """Data to calibrate with, and samples that were held back."""
-
-    def __init__(self, calibration: Any, held: Sequence[Feed]) -> None:
-        self.calibration = calibration
-        self.held = held
-
-    @classmethod
-    def of(cls, data: Any, model: Any, samples: int | None) -> _Split:
-        """A quarter of the samples is held back; without data, one is made from the model's inputs."""
-        specs = specs_of(model)
-        if data is None:
-            return cls(None, [make(specs, seed, {}) for seed in range(2)])
-        feeds = Feeds(data, specs, limit=samples)
-        if feeds.length is None:
-            feeds = Feeds(list(feeds), specs)
-        total = len(feeds)
-        if total < 2:
-            raise DataError("Tuning needs two samples at least: one to calibrate with and one to judge by.")
-        count = max(1, min(HELD_BACK, total // 4))
-        return cls(_Part(feeds, total - count), list(feeds.portion(total - count, total)))
+def _base(
+    recipe: Recipe | str | Path | None,
+    target: Target,
+    include: Sequence[Pattern],
+    exclude: Sequence[Pattern],
+    op_types: Sequence[str] | None,
+) -> Recipe:
+    start = target.static_recipe if recipe is None else recipe
+    found = start if isinstance(start, Recipe) else Recipe.load(start)
+    return found.but(
+        include=(*found.include, *include),
+        exclude=(*found.exclude, *exclude),
+        op_types=tuple(op_types) if op_types is not None else found.op_types,
+    )
 
 
 class _Search:
-    def __init__(
-        self,
-        model: io.ModelSource,
-        split: _Split,
-        target: Target,
-        folder: Path,
-        threads: int | None,
-        tell: Progress,
-        ends: float | None,
-    ) -> None:
-        self.model, self.split, self.target, self.folder = model, split, target, folder
-        self.threads, self.tell, self.ends = threads, tell, ends
-        self.stats: Stats | None = None
-        self.trials: list[Trial] = []
-        self._files: dict[int, Path] = {}
-        self.reference = Reference(_float_session(model, threads), split.held)
+    def __init__(self, shop: Workshop, demands: Demands, base: Recipe, seconds: float) -> None:
+        self.shop, self.demands, self.base, self.seconds = shop, demands, base, seconds
 
-    def run(self, candidates: Sequence[Candidate], seconds: float) -> None:
-        """All trials, and the speed of those that came out."""
-        for number, candidate in enumerate(candidates):
-            self.tell("try", number, len(candidates) + 1)
-            self._try(candidate)
-        static = next((t for t in self.trials if t.error is None and t.name.startswith("static")), None)
-        weak = self._weak(static) if static is not None and self.split.calibration is not None else ()
-        if static is not None and weak:
-            self._try(without(static.candidate, weak))
-        self.tell("measure", 0, 1)
-        self._measure(seconds)
+    def run(self) -> tuple[Layer, ...]:
+        """All trials; gives what the layers of the best static one lose."""
+        shop = self.shop
+        tried = shop.try_all(self._static())
+        more = dynamic_round(shop.target, self.base)
+        plain = next((trial for trial in tried if trial.name == "static"), None)
+        if plain is not None and plain.result is not None:
+            more = [*mixed_round(plain.candidate, plain.result.plan), *more]
+        tried += shop.try_all(more)
+        shop.measure(tried, self.seconds / 2)
+        start = self._start(steps=True)
+        layers: tuple[Layer, ...] = ()
+        if start is not None:
+            layers = self._layers()
+            self._keep_float(start, layers)
+        self._finals()
+        return layers
 
-    def _try(self, candidate: Candidate) -> None:
-        if self.trials and self.ends is not None and time.monotonic() > self.ends:
-            self.trials.append(Trial(candidate, error="the time was over before it was tried"))
-            return
+    def _static(self) -> list[Candidate]:
+        """The static candidates, calibrated for."""
+        if self.shop.split.calibration is None or not self.base.is_static:
+            return []
+        plan = api.plan(self.shop.model, self.base, target=self.shop.target)
+        if plan.needs():
+            self.shop.calibrate(plan)
+        return static_round(self.base)[: None if plan.nodes else 1]
+
+    def _start(self, *, steps: bool) -> Trial | None:
+        """The best static trial; without steps, the best of those that are cheap to make again."""
+        static = [t for t in self.shop.trials if t.error is None and t.candidate.static]
+        found = [trial for trial in static if steps or not trial.candidate.recipe.steps]
+        return max(found, key=lambda trial: choice.value(trial, self.demands), default=None)
+
+    def _layers(self) -> tuple[Layer, ...]:
+        """Of a trial without steps: those that shift scales between layers leave no float tensor to feed."""
+        plain = self._start(steps=False)
         try:
-            trial = self._trial(candidate)
-        except (RecipeError, ModelError, DataError) as error:
-            trial = Trial(candidate, error=str(error))
-        self.trials.append(trial)
-
-    def _trial(self, candidate: Candidate) -> Trial:
-        path = self.folder / f"{len(self.trials)}.onnx"
-        static = self.split.calibration is not None and not candidate.name.startswith("dynamic")
-        if static and self.stats is None:
-            plan = api.plan(self.model, candidate.recipe, target=self.target)
-            self.stats = api.calibrate(
-                self.model,
-                plan,
-                self.split.calibration,
-                every_method=True,
-                threads=self.threads,
-                engine="serial",
-                progress=self.tell,
-            )
-        result = api.quantize(
-            self.model,
-            self.split.calibration if static else None,
-            recipe=candidate.recipe,
-            target=self.target,
-            stats=self.stats if static and not candidate.recipe.steps else None,
-            output=path,
-            threads=self.threads,
-        )
-        self._files[len(self.trials)] = path
-        session = Session.open(path, threads=self.threads)
-        decibels, same = self.reference.fidelity(session)
-        return Trial(candidate, result, decibels, same, bytes=result.bytes)
-
-    def _weak(self, trial: Trial) -> tuple[str, ...]:
-        """The layers that lose most by themselves."""
-        try:
-            found = compare(self.model, self._files[self.trials.index(trial)], self.split.held[:4])
+            return self.shop.layers(plain) if plain is not None else ()
         except OctavoError:
             return ()
-        return _weakest(found, trial)
 
-    def _measure(self, seconds: float) -> None:
-        running = [i for i, trial in enumerate(self.trials) if trial.error is None]
-        if not running:
-            return
-        found = speeds(
-            self.reference.session,
-            [self._files[i] for i in running],
-            self.split.held[0],
-            threads=self.threads,
-            seconds=seconds,
-        )
-        for index, speed in zip(running, found, strict=True):
-            self.trials[index] = replace(self.trials[index], speed=speed)
+    def _keep_float(self, start: Trial, layers: tuple[Layer, ...]) -> None:
+        """Leave float what hurts, the weakest layers, and what does not pay, a kind of operators."""
+        shop = self.shop
+        fresh = self._unpaid()
+        weak = [layer.node for layer in layers if layer.sqnr_db < WEAK_DB][:WEAK_MOST]
+        if weak:
+            fresh.append(without_layers(start.candidate, weak))
+        shop.measure(shop.try_all(fresh), self.seconds / 2)
+        self._grow(start, [layer.node for layer in layers])
 
+    def _unpaid(self) -> list[Candidate]:
+        """Candidates for leaving kinds of operators float because that is faster, found by timing alone."""
+        shop, plain = self.shop, self._start(steps=False)
+        if plain is None or plain.result is None:
+            return []
+        kinds = {g.words: g for g in groups(plain.result.plan, shop.target)}
+        left = {words: without_groups(plain.candidate, [group]) for words, group in kinds.items()}
+        tried = shop.try_all(list(left.values()))
+        shop.measure([plain, *tried], self.seconds / 2)
+        was = shop.now(plain)
+        faster = {t.name for t in map(shop.now, tried) if not choice.alike(was, t)}
+        unpaid = [kinds[words] for words, candidate in left.items() if candidate.name in faster]
+        start = self._start(steps=True)
+        if not unpaid or start is None:
+            return []
+        left_out = frozenset(name for group in unpaid for name in group.nodes)
+        products = {n for n, node in plain.result.plan.nodes.items() if node.op_type in shop.target.products}
+        new = start.candidate.recipe.steps or len(unpaid) > 1
+        return [without_groups(start.candidate, unpaid)] if new and products - left_out else []
 
-def _weakest(found: Comparison, trial: Trial) -> tuple[str, ...]:
-    planned = trial.result.plan.nodes if trial.result is not None else {}
-    weak = [t for t in found.tensors if t.local is not None and t.local.sqnr < WEAK_DB and t.node in planned]
-    weak.sort(key=lambda t: t.local.sqnr if t.local is not None else 0.0)
-    return tuple(dict.fromkeys(t.node for t in weak))[:WEAK_MOST]
+    def _grow(self, start: Trial, order: Sequence[str]) -> None:
+        """While nothing is faithful enough, keep more layers float: the smallest set first."""
+        shop, count = self.shop, 1
+        while count < len(order) and not shop.is_over:
+            if any(self.demands.unfaithful(trial) is None for trial in shop.trials):
+                return
+            candidate = without_layers(start.candidate, order[:count])
+            if all(trial.name != candidate.name for trial in shop.trials):
+                shop.measure(shop.try_all([candidate]), self.seconds / 4)
+            count *= 2
 
-
-def _float_session(model: io.ModelSource, threads: int | None) -> Session:
-    source = model if isinstance(model, str | Path) else io.load(model)
-    return Session.open(source, threads=threads)
-
-
-def choose(trials: Sequence[Trial], demands: Demands, held_back: int, float_bytes: int) -> Tuned:
-    """The most faithful of the fastest among those that meet the demands; else the most faithful of all."""
-    good = [trial for trial in trials if demands.missed(trial) is None]
-    whole: Callable[..., Tuned] = lambda best, met, reason: Tuned(  # noqa: E731
-        tuple(trials), best, met, reason, held_back, float_bytes, demands
-    )
-    if good:
-        fastest = max(good, key=_speed)
-        best = max((trial for trial in good if _alike(trial, fastest)), key=_fidelity)
-        return whole(best, True, f"{best.name}: {_words(best)}")
-    ran = [trial for trial in trials if trial.error is None]
-    if not ran:
-        listed = "; ".join(f"{trial.name}: {trial.error}" for trial in trials)
-        raise OutputError(f"No way of quantizing the model came out. {listed}")
-    best = max(ran, key=_fidelity)
-    missed = "; ".join(f"{trial.name}: {demands.missed(trial)}" for trial in trials)
-    return whole(best, False, f"nothing meets the demands. {missed}")
-
-
-def _alike(trial: Trial, fastest: Trial) -> bool:
-    """Whether a trial is as fast, as far as measuring shows: nearly so, or within the noise of both."""
-    if _speed(trial) >= _speed(fastest) * (1 - ALIKE):
-        return True
-    return trial.speed is not None and fastest.speed is not None and trial.speed.high >= fastest.speed.low
-
-
-def _speed(trial: Trial) -> float:
-    return trial.speed.value if trial.speed is not None else 0.0
-
-
-def _fidelity(trial: Trial) -> float:
-    return trial.sqnr_db if trial.sqnr_db is not None else float("-inf")
-
-
-def _words(trial: Trial) -> str:
-    return f"{_speed(trial):.2f} × as fast as float, {_fidelity(trial):.1f} dB"
+    def _finals(self) -> None:
+        """Time those again that come into question."""
+        shop = self.shop
+        good = [trial for trial in shop.trials if self.demands.unfaithful(trial) is None]
+        good.sort(key=lambda trial: -choice.value(trial, self.demands))
+        if len(good) > 1:
+            shop.measure(good[:FINALISTS], self.seconds)

@@ -33,7 +33,7 @@ def sections(path: Path) -> dict[str, object]:
 def test_each_verb_writes_a_page_and_report_joins_their_json(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quantize = ["quantize", "model.onnx", "-o", "q.onnx", "--data", "calib.npz"]
+    quantize = ["quantize", "model.onnx", "-o", "q.onnx", "--data", "calib.npz", "--plain"]
     assert main([*quantize, "--report", "q.html"]) == 0
     page = sections(folder / "q.html")
     assert page["tensors"] and page["graph"] and page["settings"]
@@ -60,7 +60,8 @@ def test_each_verb_writes_a_page_and_report_joins_their_json(
 
 
 def test_two_results_are_laid_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["quantize", "model.onnx", "-o", "a.onnx", "--data", "calib.npz", "--report", "a.json"]) == 0
+    plain = ["quantize", "model.onnx", "-o", "a.onnx", "--data", "calib.npz", "--plain"]
+    assert main([*plain, "--report", "a.json"]) == 0
     assert (
         main(
             [

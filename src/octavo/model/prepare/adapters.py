@@ -149,7 +149,9 @@ def _scatter_11(edit: Editor, node: ir.Node) -> None:
 @_adapts(11, "Resize")
 def _resize_11(edit: Editor, node: ir.Node) -> None:
     """Until opset 10 coordinates were ``out / scale``; nearest meant down, and up where the image shrinks."""
-    scales = node.inputs[1]
+    scales = _given(node, 1)
+    if scales is None:
+        raise _refuse(node, "it has no scales", 11)
     factors = query.array(scales)
     if query.attribute(node, "mode", "nearest") == "nearest":
         shrinks = factors is not None and bool((factors < 1).any())
@@ -179,7 +181,9 @@ def _softmax_13(edit: Editor, node: ir.Node) -> None:
     axis = int(query.attribute(node, "axis", 1))
     dims = query.shape(node.inputs[0])
     if dims is not None:
-        start = axis + len(dims) if axis < 0 else axis
+        if dims and not -len(dims) <= axis <= len(dims):
+            raise _refuse(node, f"its input has {len(dims)} axes, and its axis is {axis}", 13)
+        start = max(0, axis + len(dims) if axis < 0 else axis)
         long = [place for place in range(start, len(dims)) if dims[place] != 1]
         if len(long) <= 1:
             _set(node, axis=long[0] if long else len(dims) - 1 if dims else -1)

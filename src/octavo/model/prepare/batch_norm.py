@@ -25,7 +25,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 @dataclass(frozen=True)
-class _Affine:
+class Affine:
     """``y = scale · x + shift`` per channel."""
 
     scale: Doubles
@@ -54,7 +54,7 @@ def _doubles(value: ir.Value | None) -> Doubles | None:
     return np.asarray(tensor.numpy()).astype(np.float64)
 
 
-def _affine(node: ir.Node) -> _Affine | None:
+def _affine(node: ir.Node) -> Affine | None:
     """A batch normalization in inference as a scale and a shift, where its parameters are constant."""
     if query.attribute(node, "training_mode", 0) or query.attribute(node, "spatial", 1) != 1:
         return None
@@ -65,10 +65,12 @@ def _affine(node: ir.Node) -> _Affine | None:
     gamma, beta, mean, variance = (_doubles(value) for value in node.inputs[1:])
     if gamma is None or beta is None or mean is None or variance is None:
         return None
+    if gamma.ndim != 1 or not gamma.shape == beta.shape == mean.shape == variance.shape:
+        return None
     scale = gamma / np.sqrt(variance + query.attribute(node, "epsilon", 1e-5))
     if not np.isfinite(scale).all():
         return None
-    return _Affine(scale, beta - mean * scale)
+    return Affine(scale, beta - mean * scale)
 
 
 def _fold_norm(edit: Editor, norm: ir.Node) -> int:
@@ -83,7 +85,7 @@ def _fold_norm(edit: Editor, norm: ir.Node) -> int:
         return 0
     match layer.op_type:
         case "Conv" | "ConvTranspose":
-            done = _into_convolution(edit, layer, affine)
+            done = into_convolution(edit, layer, affine)
         case "Gemm":
             done = _into_gemm(edit, layer, affine)
         case "MatMul":
@@ -115,7 +117,22 @@ def _scaled(node: ir.Node, weight: Doubles, scale: Doubles) -> Doubles:
     return (grouped * scale.reshape(groups, 1, -1, *tail)).reshape(weight.shape)
 
 
-def _into_convolution(edit: Editor, layer: ir.Node, affine: _Affine) -> bool:
+def after_convolution(layer: ir.Node, value: ir.Value, reader: ir.Node) -> Affine | None:
+    """What the reader of a convolution's result, or of what was made of it, does to each of its channels."""
+    if reader.domain or reader.graph is not layer.graph:
+        return None
+    if reader.op_type == "BatchNormalization":
+        return _affine(reader) if reader.inputs[0] is value else None
+    if reader.op_type != "Div" or reader.inputs[0] is not value:
+        return _constant_affine(layer, reader, value)
+    divisor = _by_channel(layer, reader.inputs[1])
+    if divisor is None or not divisor.all():
+        return None
+    return Affine(1.0 / divisor, np.zeros(divisor.size))
+
+
+def into_convolution(edit: Editor, layer: ir.Node, affine: Affine) -> bool:
+    """Let a convolution do what an affine function does to its channels; False where it can't."""
     weight = _doubles(layer.inputs[1])
     if weight is None or _channels(layer, weight.shape) != affine.scale.size:
         return False
@@ -169,7 +186,7 @@ def _fold_affine(edit: Editor, layer: ir.Node) -> int:
     count = 0
     while (reader := query.only_reader(layer.outputs[0])) is not None:
         affine = _constant_affine(layer, reader)
-        if affine is None or not _into_convolution(edit, layer, affine):
+        if affine is None or not into_convolution(edit, layer, affine):
             break
         edit.take_over(layer.outputs[0], reader.outputs[0])
         edit.remove([reader])
@@ -177,11 +194,21 @@ def _fold_affine(edit: Editor, layer: ir.Node) -> int:
     return count
 
 
-def _constant_affine(layer: ir.Node, reader: ir.Node) -> _Affine | None:
+def _constant_affine(layer: ir.Node, reader: ir.Node, value: ir.Value | None = None) -> Affine | None:
     """An ``Add`` or ``Mul`` with a constant, as scale and shift of the layer's channels."""
     if reader.op_type not in ("Add", "Mul") or reader.domain or reader.graph is not layer.graph:
         return None
-    other = reader.inputs[1] if reader.inputs[0] is layer.outputs[0] else reader.inputs[0]
+    source = value if value is not None else layer.outputs[0]
+    values = _by_channel(layer, reader.inputs[1] if reader.inputs[0] is source else reader.inputs[0])
+    if values is None:
+        return None
+    if reader.op_type == "Add":
+        return Affine(np.ones(values.size), values)
+    return Affine(values, np.zeros(values.size))
+
+
+def _by_channel(layer: ir.Node, other: ir.Value | None) -> Doubles | None:
+    """A constant that meets a layer's result, as one number for each channel, where it is that."""
     operand, weight = _doubles(other), query.shape(layer.inputs[1])
     if operand is None or weight is None or query.constant(layer.inputs[1]) is None:
         return None
@@ -191,13 +218,10 @@ def _constant_affine(layer: ir.Node, reader: ir.Node) -> _Affine | None:
     shape = (1,) * (len(weight) - operand.ndim) + operand.shape
     if any(size != 1 for axis, size in enumerate(shape) if axis != 1) or shape[1] not in (1, channels):
         return None
-    values = np.broadcast_to(operand.reshape(-1), (channels,))
-    if reader.op_type == "Add":
-        return _Affine(np.ones(channels), values)
-    return _Affine(values, np.zeros(channels))
+    return np.broadcast_to(operand.reshape(-1), (channels,))
 
 
-def _into_gemm(edit: Editor, layer: ir.Node, affine: _Affine) -> bool:
+def _into_gemm(edit: Editor, layer: ir.Node, affine: Affine) -> bool:
     weight = _doubles(layer.inputs[1])
     if weight is None:
         return False
@@ -232,7 +256,7 @@ def _added_product(add: ir.Node) -> ir.Node | None:
     return None
 
 
-def _into_matmul(edit: Editor, product: ir.Node, add: ir.Node | None, norm: ir.Node, affine: _Affine) -> int:
+def _into_matmul(edit: Editor, product: ir.Node, add: ir.Node | None, norm: ir.Node, affine: Affine) -> int:
     """``MatMul (+ Add) + BN``: only where the product is a matrix, whose last axis is the channel axis."""
     linear = query.linear_layer(product)
     weight = _doubles(product.inputs[1]) if linear is not None else None

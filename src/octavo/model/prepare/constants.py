@@ -147,8 +147,10 @@ def _compute(model: ir.Model, nodes: list[ir.Node], results: list[ir.Value]) -> 
     return session.run({})
 
 
-def _replace(edit: Editor, value: ir.Value, content: npt.NDArray[Any]) -> None:
-    constant = edit.constant(f"{value.name}", content, query.element_type(value))
+def _replace(
+    edit: Editor, value: ir.Value, content: npt.NDArray[Any], dtype: ir.DataType | None = None
+) -> None:
+    constant = edit.constant(f"{value.name}", content, dtype or query.element_type(value))
     edit.take_over(constant, value)
 
 
@@ -162,7 +164,7 @@ def _fold_shapes(edit: Editor) -> int:
         if dims is None or None in dims:
             continue
         start, end = query.attribute(node, "start", 0), query.attribute(node, "end", len(dims))
-        _replace(edit, node.outputs[0], np.array(dims[start:end], np.int64))
+        _replace(edit, node.outputs[0], np.array(dims[start:end], np.int64), ir.DataType.INT64)
         done.append(node)
     edit.remove(done)
     return len(done)

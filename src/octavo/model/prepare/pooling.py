@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from octavo.model import query
@@ -54,4 +55,15 @@ def _is_pool(node: ir.Node) -> bool:
         axes = query.array(node.inputs[1])
     if rank is None or rank < 3 or axes is None:
         return False
-    return {int(a) % rank for a in axes} == set(range(2, rank))
+    spatial = {int(axis) % rank for axis in np.ravel(axes)} == set(range(2, rank))
+    return spatial and not _is_of_squares(node.inputs[0])
+
+
+def _is_of_squares(value: ir.Value | None) -> bool:
+    """Whether a mean of this value belongs to a norm, which the runtime has one operator for."""
+    producer = value.producer() if value is not None else None
+    if producer is None:
+        return False
+    return producer.op_type == "Pow" or (
+        producer.op_type == "Mul" and producer.inputs[0] is producer.inputs[1]
+    )

@@ -20,7 +20,7 @@ import onnx
 import onnx_ir as ir
 
 from octavo.model import query
-from octavo.model.serialize import content, skeleton, tensor_header
+from octavo.model.serialize import content, is_text, skeleton, tensor_bytes, tensor_header
 from octavo.model.session import runtime_ir_limit
 
 _SMALL = 4096  # bytes; constants up to this size are shown to inference, which reads shapes from them
@@ -90,13 +90,16 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
     proto = skeleton(model, runtime_ir_limit())
     for name, value in model.graph.initializers.items():
         tensor = content(name, value)
-        if tensor.nbytes <= _SMALL:
-            header = proto.graph.initializer.add()
-            header.CopyFrom(tensor_header(name, tensor))
-            if not isinstance(tensor, ir.StringTensor):
-                header.raw_data = tensor.tobytes()
+        if tensor_bytes(tensor) > _SMALL:
+            ir.serde.serialize_value_into(proto.graph.input.add(), value)
+        elif type(tensor) is ir.TensorProtoTensor:
+            proto.graph.initializer.append(tensor.raw)
+            proto.graph.initializer[-1].name = name
         else:
-            proto.graph.input.add().CopyFrom(ir.serde.serialize_value(value))
+            header = tensor_header(name, tensor)
+            if not is_text(tensor):
+                header.raw_data = tensor.tobytes()
+            proto.graph.initializer.append(header)
     return proto
 
 

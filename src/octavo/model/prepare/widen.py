@@ -95,7 +95,8 @@ def _is_narrow(kind: ir.TypeProtocol | None) -> bool:
 def _names_narrow(attribute: ir.Attr) -> bool:
     if attribute.type == ir.AttributeType.TENSOR:
         return not attribute.is_ref() and attribute.value.dtype in NARROW
-    return attribute.name in _TYPE_ATTRIBUTES and attribute.value in NARROW
+    is_number = attribute.type == ir.AttributeType.INT
+    return is_number and attribute.name in _TYPE_ATTRIBUTES and attribute.value in NARROW
 
 
 def _borders(model: ir.Model) -> list[tuple[ir.Node, ir.Value]]:

@@ -17,6 +17,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from octavo.reporting.pareto import front_svg
 from octavo.reporting.text import clean
 
 ECHARTS = "6.1.0"
@@ -63,6 +64,12 @@ def policy(style: str, scripts: list[str]) -> str:
     )
 
 
+def _front(number: int, side: dict[str, Any]) -> str:
+    """The drawing of a search, which a script moves to its section."""
+    drawing = front_svg(side["tuning"]) if side.get("tuning") else ""
+    return f'<template id="front-{number}">{drawing}</template>' if drawing else ""
+
+
 def render(data: dict[str, Any]) -> str:
     """The page."""
     style = asset("report.css")
@@ -73,6 +80,7 @@ def render(data: dict[str, Any]) -> str:
         "policy": policy(style, [library, own]),
         "style": style,
         "data": embedded(data),
+        "fronts": "".join(_front(number, side) for number, side in enumerate(data["sides"])),
         "library": library,
         "script": own,
     }

@@ -63,6 +63,7 @@ def side_data(side: Side, index: int = 0, of: int = 1) -> dict[str, Any]:
         "graph": drawing(side),
         "evaluation": side.parts.get("evaluation"),
         "bench": _bench(side.parts.get("bench")),
+        "tuning": (side.parts.get("quantization") or {}).get("tuning"),
         "settings": settings(side),
         "notes": _notes(side),
     }

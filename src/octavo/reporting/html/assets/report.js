@@ -10,7 +10,7 @@ function build() {
       side.letter ? el('p', { class: 'who' }, letter(side), side.name) : null,
       el('p', {}, el('span', { class: `badge ${side.verdict.level}` }, levels[side.verdict.level]), side.verdict.text)))),
   );
-  const made = [summary, accuracy, times, depth, tensorTable, keptFloat, graphs, reproduce].map((make) => make(sides)).filter(Boolean);
+  const made = [summary, tried, accuracy, times, depth, tensorTable, keptFloat, graphs, reproduce].map((make) => make(sides)).filter(Boolean);
   const main = document.getElementById('main');
   const list = el('ul');
   for (const part of made) {

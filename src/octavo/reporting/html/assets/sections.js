@@ -15,6 +15,40 @@ function summary(sides) {
   };
 }
 
+function tried(sides) {
+  const with_it = sides.filter((side) => side.tuning);
+  if (!with_it.length) return null;
+  const figure = (value, digits) => (Number.isFinite(Number(value)) && known(value) ? Number(value).toFixed(digits) : '–');
+  const part = (side) => {
+    const { tuning } = side;
+    const drawing = document.getElementById(`front-${sides.indexOf(side)}`);
+    const scored = tuning.trials.some((trial) => trial.score);
+    return el('div', {},
+      el('p', {}, tuning.reason),
+      drawing ? el('figure', { class: 'front' }, drawing.content.cloneNode(true)) : null,
+      table({
+        caption: 'Trials', rows: tuning.trials, free: true,
+        columns: [
+          { label: 'tried', wide: true, value: (row) => row.name, show: (row) => [row.name === tuning.best ? '→ ' : null, named(row.name)] },
+          { label: 'speed, × float', numeric: true, value: (row) => (row.speed ? row.speed.value : null), show: (row) => (row.speed ? `${figure(row.speed.value, 2)} (${figure(row.speed.low, 2)} … ${figure(row.speed.high, 2)})` : '–') },
+          { label: 'SQNR, dB', numeric: true, value: (row) => Number(row.sqnr_db), show: (row) => figure(row.sqnr_db, 1) },
+          { label: 'same class', numeric: true, value: (row) => row.agreement, show: (row) => share(row.agreement) },
+          ...(scored ? [{ label: 'task', numeric: true, value: (row) => (row.score ? row.score.value : null), show: (row) => (row.score ? `${row.score.name} ${compact(row.score.value)} (float ${compact(row.score.float)})` : '–') }] : []),
+          { label: 'size', numeric: true, value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
+          { label: 'remark', wide: true, value: (row) => row.error || row.idea },
+        ],
+      }).node,
+      tuning.layers.length ? el('div', {}, el('h3', { class: 'sub' }, 'Sensitivity of layers'), el('p', { class: 'muted' }, 'What each quantized layer of the trial that others started from loses by itself, on float inputs.'), table({
+        caption: 'Layers by what they lose alone', rows: tuning.layers, onselect: (row) => actions.node(row.node),
+        columns: [
+          { label: 'layer', wide: true, value: (row) => row.node, show: (row) => named(row.node) }, { label: 'op type', value: (row) => row.op_type },
+          { label: 'SQNR, dB', numeric: true, value: (row) => Number(row.sqnr_db), show: (row) => figure(row.sqnr_db, 1) },
+        ],
+      }).node) : null);
+  };
+  return { title: 'What was tried', lead: 'Ways to quantize this model, timed in turn with float and judged by samples that calibration has not seen.', node: each(with_it, part) };
+}
+
 function accuracy(sides) {
   const with_it = sides.filter((side) => side.evaluation);
   if (!with_it.length) return null;

@@ -1,0 +1,96 @@
+"""The rule by which one of the trials is chosen.
+
+::
+
+    value = ln(speed) + fidelity − 0.3 · ln(bytes)
+    fidelity = 0.03 · min(SQNR, 30 dB) + 0.01 · (SQNR from 30 to 40 dB) + 1.5 · n / (n + 200) · agreement
+
+3 dB weigh as much as 9 % of speed, beyond 30 dB a third of that, beyond 40 dB nothing: nobody sees it. One
+place in a hundred with another best class weighs as much as 1.5 % where it was counted in many places, and
+next to nothing where these were few; a quarter of the bytes as much as half the speed again. So a trial that
+is a third faster wins unless it is some 10 dB further off. With a limit on what a task may lose fidelity is
+settled, and speed and size alone count. Trials that are as fast as the one with the highest value, as far as
+measuring shows, count as equally fast, and the one that is best in all else is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from octavo.errors import OutputError
+from octavo.tuning.trial import UNKNOWN, Demands, Trial
+
+ALIKE = 0.05  # speeds that differ by less count as the same
+NOISE = 0.2  # and so do those that differ by less than this where their intervals meet
+GOOD, ENOUGH = 30.0, 40.0  # dB beyond which more is worth less, and nothing
+PER_DB, PER_DB_MORE = 0.03, 0.01  # of ln(speed)
+PER_AGREEMENT = 1.5
+FEW_PLACES = 200  # an agreement that was counted in so many places has half its weight
+PER_SIZE = 0.3
+
+
+def value(trial: Trial, demands: Demands) -> float:
+    """What a trial is worth."""
+    rest = closeness(trial) if demands.max_drop is None else 0.0
+    return math.log(max(speed(trial), 1e-6)) + rest - PER_SIZE * math.log(trial.bytes or 1)
+
+
+def closeness(trial: Trial) -> float:
+    """Fidelity in units of ln(speed)."""
+    decibels = trial.sqnr_db if trial.sqnr_db is not None else 0.0
+    same = trial.agreement if trial.agreement is not None else 1.0
+    trust = trial.places / (trial.places + FEW_PLACES)
+    good = max(min(decibels, GOOD), -200.0)
+    more = min(max(decibels - GOOD, 0.0), ENOUGH - GOOD)
+    return PER_DB * good + PER_DB_MORE * more + PER_AGREEMENT * trust * same
+
+
+def standing(trial: Trial) -> float:
+    """What decides where speed does not: fidelity and size."""
+    return closeness(trial) - PER_SIZE * math.log(trial.bytes or 1)
+
+
+def pick(trials: Sequence[Trial], demands: Demands) -> tuple[Trial, bool, str]:
+    """The best, whether it meets the demands, and why it is this one."""
+    good = [trial for trial in trials if demands.missed(trial) is None]
+    if good:
+        first = max(good, key=lambda trial: value(trial, demands))
+        best = max((trial for trial in good if alike(trial, first)), key=standing)
+        return best, True, f"{best.name}: {words(best)}"
+    ran = [trial for trial in trials if trial.error is None]
+    if not ran:
+        listed = "; ".join(f"{trial.name}: {trial.error}" for trial in trials)
+        raise OutputError(f"No way of quantizing the model came out. {listed}")
+    faithful = [trial for trial in ran if demands.unfaithful(trial) is None]
+    best = max(faithful, key=speed) if faithful else max(ran, key=_nearest)
+    missed = "; ".join(f"{trial.name}: {demands.missed(trial)}" for trial in trials)
+    return best, False, f"nothing meets the demands. {missed}"
+
+
+def _nearest(trial: Trial) -> tuple[float, float]:
+    return (-trial.score.lost if trial.score is not None else UNKNOWN, closeness(trial))
+
+
+def alike(trial: Trial, other: Trial) -> bool:
+    """Whether a trial is as fast, as far as measuring shows: nearly so, or within the noise of both."""
+    if speed(trial) >= speed(other) * (1 - ALIKE):
+        return True
+    if trial.speed is None or other.speed is None or speed(trial) < speed(other) * (1 - NOISE):
+        return False
+    return trial.speed.high >= other.speed.low
+
+
+def speed(trial: Trial) -> float:
+    """Times as fast as float; 0 where it was not measured."""
+    return trial.speed.value if trial.speed is not None else 0.0
+
+
+def words(trial: Trial) -> str:
+    """A trial's figures in a few words."""
+    told = [f"{speed(trial):.2f} × as fast as float"] if trial.speed is not None else []
+    if trial.sqnr_db is not None:
+        told.append(f"{trial.sqnr_db:.1f} dB")
+    if trial.score is not None:
+        told.append(f"{trial.score.name} {trial.score.value:.4g} (float {trial.score.float_value:.4g})")
+    return ", ".join(told)

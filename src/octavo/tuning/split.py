@@ -1,0 +1,68 @@
+"""Data in two parts: one to calibrate with, one to judge by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.calibration.data import Feeds
+from octavo.calibration.findings import expects_small
+from octavo.calibration.watched import Watched
+from octavo.errors import DataError
+from octavo.model.samples import make, specs_of
+
+Feed = Mapping[str, npt.NDArray[Any]]
+
+HELD_BACK = 32  # samples at most, a quarter of the data at most
+_MADE = 2  # samples that are made up where there are none
+
+
+class Part:
+    """Some of the samples, as data that can be gone through again and again."""
+
+    def __init__(self, feeds: Feeds, stop: int) -> None:
+        self._feeds, self._stop = feeds, stop
+
+    def __len__(self) -> int:
+        return self._stop
+
+    def __iter__(self) -> Iterator[Feed]:
+        return self._feeds.portion(0, self._stop)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Data to calibrate with, and samples that were held back."""
+
+    calibration: Part | None
+    held: Sequence[Feed]
+    notes: tuple[str, ...] = ()  # about the data
+    unseen: int = 0  # how many of those held back calibration has not seen
+
+    @classmethod
+    def of(cls, data: Any, model: ir.Model, samples: int | None) -> Split:
+        """A quarter of the samples is held back; without data, two are made from the model's inputs."""
+        specs = specs_of(model)
+        if data is None:
+            return cls(None, [make(specs, seed, {}) for seed in range(_MADE)])
+        feeds = Watched(data, specs, limit=samples, small=expects_small(model))
+        notes: tuple[str, ...] = ()
+        if feeds.length is None:
+            listed = list(feeds)
+            notes = feeds.findings
+            feeds = Watched(listed, specs)
+        else:
+            feeds.peek()
+            notes = feeds.findings
+        total = len(feeds)
+        if not total:
+            raise DataError("There is no sample to calibrate with; give at least one, better some dozens.")
+        if total == 1:
+            once = "there is one sample, and trials were judged by the very one they were calibrated with"
+            return cls(Part(feeds, 1), list(feeds.portion(0, 1)), (*notes, once))
+        count = max(1, min(HELD_BACK, total // 4))
+        return cls(Part(feeds, total - count), list(feeds.portion(total - count, total)), notes, count)

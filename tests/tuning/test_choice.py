@@ -1,0 +1,134 @@
+"""The rule: which trial is chosen, and what is said where none will do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import octavo
+from octavo.errors import OutputError, RecipeError
+from octavo.evaluation.latency import Ratio
+from octavo.tuning.candidates import Candidate
+from octavo.tuning.choice import pick
+from octavo.tuning.trial import Demands, Drop, Score, Trial, Tuned
+
+
+def trial(name: str, times: float, decibels: float, size: int = 100, **more: object) -> Trial:
+    candidate = Candidate(name, octavo.W8A8, "")
+    return replace(Trial(candidate, None, decibels, None, Ratio(times, times, times), size), **more)  # type: ignore[arg-type]
+
+
+def chosen(*trials: Trial, **demands: object) -> str:
+    best, met, _ = pick(trials, Demands(**demands))  # type: ignore[arg-type]
+    assert met
+    return best.name
+
+
+def test_of_like_speeds_the_most_faithful_is_chosen() -> None:
+    assert chosen(trial("a", 1.70, 20), trial("b", 1.68, 30), trial("c", 1.0, 50)) == "b"
+
+
+def test_a_third_more_speed_wins_where_fidelity_is_fine() -> None:
+    assert chosen(trial("fast", 1.95, 24), trial("close", 1.5, 30)) == "fast"
+
+
+def test_a_third_more_speed_does_not_pay_for_twenty_decibels() -> None:
+    assert chosen(trial("fast", 1.95, 11), trial("close", 1.5, 30)) == "close"
+
+
+def test_beyond_forty_decibels_more_is_worth_no_speed() -> None:
+    assert chosen(trial("fast", 1.5, 40), trial("exact", 1.4, 80)) == "fast"
+
+
+def test_at_like_speed_ten_decibels_above_thirty_still_count() -> None:
+    assert chosen(trial("good", 1.5, 33), trial("better", 1.5, 38)) == "better"
+
+
+def test_disagreement_about_the_class_costs() -> None:
+    other = trial("other", 1.6, 30, agreement=0.7, places=500)
+    assert chosen(other, trial("same", 1.5, 30, agreement=1.0, places=500)) == "same"
+
+
+def test_one_place_of_a_few_says_little() -> None:
+    other = trial("other", 1.6, 24, agreement=15 / 16, places=16)
+    assert chosen(other, trial("same", 1.6, 20, agreement=1.0, places=16)) == "other"
+
+
+def test_of_equals_the_smaller_is_chosen() -> None:
+    assert chosen(trial("large", 1.5, 30, 400), trial("small", 1.5, 29.5, 100)) == "small"
+
+
+def test_speeds_whose_intervals_meet_count_as_the_same() -> None:
+    noisy = trial("noisy", 1.7, 22, speed=Ratio(1.7, 1.2, 2.0))
+    assert chosen(noisy, trial("faithful", 1.5, 30, speed=Ratio(1.5, 1.2, 1.8))) == "faithful"
+
+
+def test_a_wide_interval_does_not_make_half_the_speed_alike() -> None:
+    fast = trial("fast", 2.0, 28, speed=Ratio(2.0, 1.4, 2.2))
+    assert chosen(fast, trial("slow", 1.0, 30, speed=Ratio(1.0, 0.7, 1.5))) == "fast"
+
+
+def test_too_slow_or_too_far_off_is_not_chosen() -> None:
+    assert chosen(trial("slow", 0.9, 40), trial("wrong", 3.0, 5), trial("fair", 1.1, 20)) == "fair"
+
+
+def test_where_nothing_will_do_the_reason_names_each_trial() -> None:
+    best, met, reason = pick([trial("slow", 0.9, 40), trial("wrong", 3.0, 5)], Demands())
+    assert not met
+    assert best.name == "slow"
+    assert "slow: 0.90 ×" in reason
+    assert "wrong: 5.0 dB" in reason
+
+
+def test_where_nothing_came_out_the_errors_are_told() -> None:
+    with pytest.raises(OutputError, match="a: it broke"):
+        pick([trial("a", 1, 1, error="it broke")], Demands())
+
+
+def score(value: float, higher: bool = True) -> Score:
+    return Score("top1", value, 0.8, higher)
+
+
+def test_with_a_largest_drop_the_fastest_that_holds_it_is_chosen() -> None:
+    found = [
+        trial("fastest", 3.0, 20, score=score(0.70)),
+        trial("fast", 2.0, 12, score=score(0.797)),
+        trial("close", 1.2, 40, score=score(0.8)),
+    ]
+    assert chosen(*found, max_drop=Drop.parse("0.5%")) == "fast"
+
+
+def test_where_no_drop_is_small_enough_the_smallest_is_the_best_so_far() -> None:
+    found = [trial("a", 3.0, 30, score=score(0.5)), trial("b", 1.0, 20, score=score(0.7))]
+    best, met, reason = pick(found, Demands(max_drop=Drop.parse("0.01")))
+    assert (best.name, met) == ("b", False)
+    assert "top1 0.7 is more than 0.01 below 0.8" in reason
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "holds"),
+    [("0.5%", 0.7961, True), ("0.5%", 0.7959, False), ("0.005", 0.7951, True), ("0.005", 0.7949, False)],
+)
+def test_a_drop_is_relative_with_a_percent_sign_and_absolute_without(
+    text: str, value: float, holds: bool
+) -> None:
+    assert Drop.parse(text).allows(score(value)) is holds
+
+
+def test_a_figure_that_should_be_small_drops_by_growing() -> None:
+    assert Drop.parse("0.1").allows(score(0.85, higher=False))
+    assert not Drop.parse("0.01").allows(score(0.85, higher=False))
+    assert Drop.parse("0").allows(score(0.5, higher=False))
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "nan", "%"])
+def test_what_is_no_drop_is_refused(text: str) -> None:
+    with pytest.raises(RecipeError, match="--max-drop"):
+        Drop.parse(text)
+
+
+def test_the_front_leaves_out_what_is_beaten() -> None:
+    trials = (trial("a", 2.0, 30), trial("b", 1.5, 20), trial("c", 1.0, 50))
+    found = Tuned(trials, trials[0], True, "", 4, 400)
+    assert [one.name for one in found.front()] == ["a", "c"]

@@ -1,0 +1,74 @@
+"""How close answers are: worst output, scores beside boxes, classes that say nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from octavo.tuning.fidelity import Answers, Fidelity, judged, parts_of, tallies
+
+RNG = np.random.default_rng(0)
+
+
+def fidelity(expected: list[Answers], found: list[Answers]) -> Fidelity:
+    parts = parts_of(expected)
+    return judged(parts, [tallies(parts, x, y) for x, y in zip(expected, found, strict=True)])
+
+
+def noisy(array: Any, scale: float) -> Any:
+    return (array + RNG.normal(scale=scale, size=array.shape)).astype(np.float32)
+
+
+def test_the_figure_is_that_of_the_definition() -> None:
+    x, y = np.array([[3.0, 4.0, 0.0]]), np.array([[3.0, 4.0, 0.5]])
+    found = fidelity([{"y": x}], [{"y": y}])
+    assert found.sqnr_db == pytest.approx(10 * math.log10(25 / 0.25))
+    assert found.agreement == 1.0
+
+
+def test_the_worst_output_counts_however_small_its_numbers() -> None:
+    boxes, scores = RNG.uniform(0, 640, (1, 50)), RNG.uniform(0, 1, (1, 50))
+    found = fidelity([{"boxes": boxes, "scores": scores}], [{"boxes": boxes + 0.1, "scores": scores * 0.0}])
+    assert found.sqnr_db == pytest.approx(0.0)
+    assert found.parts["boxes"] > 60
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_scores_beside_boxes_in_one_output_are_judged_by_themselves(axis: int) -> None:
+    whole = np.concatenate([RNG.uniform(0, 640, (1, 4, 30)), RNG.uniform(0, 1, (1, 8, 30))], axis=1)
+    ruined = whole.copy()
+    ruined[:, 4:] = 0.0
+    turn = (lambda a: a) if axis == 1 else (lambda a: a.transpose(0, 2, 1))
+    found = fidelity([{"out": turn(whole)}], [{"out": turn(ruined)}])
+    assert found.parts["out (the rest)"] == math.inf
+    assert found.sqnr_db == found.parts["out (scores)"] == pytest.approx(0.0)
+
+
+def test_the_blank_of_a_text_reader_does_not_count_as_agreement() -> None:
+    blank, letter, other = np.eye(3, dtype=np.float32)
+    read = np.stack([blank] * 8 + [letter, letter])[None]
+    wrong = np.stack([blank] * 8 + [letter, other])[None]
+    found = fidelity([{"p": read}], [{"p": wrong}])
+    assert found.agreement == 0.5
+
+
+def test_embeddings_of_unit_length_have_no_best_class() -> None:
+    x = RNG.normal(size=(4, 16))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    assert fidelity([{"e": x}], [{"e": noisy(x, 0.01)}]).agreement is None
+
+
+def test_an_answer_that_is_no_number_is_worthless() -> None:
+    x = RNG.normal(size=(1, 4))
+    assert fidelity([{"y": x}], [{"y": np.full((1, 4), np.nan)}]).sqnr_db == -math.inf
+
+
+def test_an_answer_of_another_shape_is_worthless() -> None:
+    assert fidelity([{"y": np.ones((1, 4))}], [{"y": np.ones((2, 4))}]).sqnr_db == -math.inf
+
+
+def test_integers_are_not_judged() -> None:
+    assert fidelity([{"n": np.array([1])}], [{"n": np.array([2])}]).sqnr_db == math.inf
