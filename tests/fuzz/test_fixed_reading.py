@@ -12,11 +12,12 @@ from builders import model, node, tensor
 from onnx import helper
 
 import octavo
+from octavo.calibration.observers.extremes import ExtremesState
 from octavo.calibration.readers import frames
 from octavo.calibration.readers.numpy_files import one_file
 from octavo.calibration.readers.preprocessing import PREPROCESSING, Preset
 from octavo.core.bounded import read_bytes
-from octavo.errors import DataError, ModelError
+from octavo.errors import DataError, ModelError, TableError
 from octavo.model import io, samples
 from octavo.model.prepare import PrepareOptions, prepare
 from octavo.model.session import InputSpec, Session
@@ -62,6 +63,13 @@ def test_an_array_of_arrays_is_refused(tmp_path: Path) -> None:
         )
     with pytest.raises(DataError, match="no numbers"):
         one_file(path, [InputSpec("x", np.dtype(np.float32), ("n",))])
+
+
+def test_extremes_of_nothing_are_no_numbers() -> None:
+    empty = ExtremesState()
+    assert ExtremesState.from_bytes(empty.to_bytes()).count == 0
+    with pytest.raises(TableError, match="damaged"):
+        ExtremesState.from_bytes(ExtremesState(-2.0, -3.0).to_bytes())
 
 
 def test_made_up_numbers_do_not_depend_on_the_pieces_they_are_drawn_in(

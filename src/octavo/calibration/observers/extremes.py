@@ -83,7 +83,8 @@ class ExtremesState:
             raise TableError("The record of a tensor's extremes is damaged; collect it again.")
         _, low, high = struct.unpack_from(_HEADER, data)
         seen = Seen.from_bytes(data[struct.calcsize(_HEADER) :])
-        if low != low or high != high or (low <= high) != bool(len(seen)):
+        fits = low <= high if len(seen) else (low, high) == (math.inf, -math.inf)
+        if not fits:
             raise TableError("The record of a tensor's extremes is damaged; collect it again.")
         return cls(low, high, seen)
 
