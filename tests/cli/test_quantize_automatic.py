@@ -126,8 +126,13 @@ def test_slower_than_float_is_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     speed(monkeypatch, 0.8)
-    assert main([*AUTO, "--time-limit", "0"]) == 0
-    assert "slower than float on this machine: 0.80 ×" in capsys.readouterr().err
+    assert main([*AUTO, "--time-limit", "0"]) == 1
+    said = capsys.readouterr().err
+    assert "slower than float on this machine: 0.80 ×" in said
+    assert "--min-speed 0" in said
+    assert not Path("out.onnx").exists()
+    assert main([*AUTO, "--time-limit", "0", "--min-speed", "0"]) == 0
+    assert Path("out.onnx").exists()
 
 
 def test_slower_than_float_is_said_without_data_too(

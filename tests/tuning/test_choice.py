@@ -132,3 +132,13 @@ def test_the_front_leaves_out_what_is_beaten() -> None:
     trials = (trial("a", 2.0, 30), trial("b", 1.5, 20), trial("c", 1.0, 50))
     found = Tuned(trials, trials[0], True, "", 4, 400)
     assert [one.name for one in found.front()] == ["a", "c"]
+
+
+def test_a_speed_below_float_is_missed_only_where_noise_does_not_explain_it() -> None:
+    assert Demands().missed(trial("noisy", 0.95, 30, speed=Ratio(0.95, 0.8, 1.1))) is None
+    assert "less than 1" in (Demands().missed(trial("slow", 0.9, 30, speed=Ratio(0.9, 0.85, 0.95))) or "")
+
+
+def test_a_result_larger_than_float_misses_the_demands() -> None:
+    assert Demands().missed(replace(trial("small", 1.5, 30), size=0.3)) is None
+    assert "bytes of float" in (Demands().missed(replace(trial("large", 1.5, 30), size=1.3)) or "")

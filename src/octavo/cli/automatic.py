@@ -47,7 +47,12 @@ def add_automatic(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--min-sqnr", metavar="DB", type=_number, help="fidelity of the worst output (default: 10 dB)"
     )
-    group.add_argument("--min-speed", metavar="X", type=_number, help="speed, as a multiple of float's")
+    group.add_argument(
+        "--min-speed",
+        metavar="X",
+        type=_number,
+        help="speed, as a multiple of float's (default: 1, as far as noise lets tell)",
+    )
     group.add_argument(
         "--time-limit", metavar="S", type=_number, help="start no trial after so many seconds (default: 180)"
     )
@@ -128,15 +133,16 @@ def choose(options: argparse.Namespace, console: Console) -> tuple[Tuned, str]:
 def _remark(tuned: Tuned, console: Console) -> None:
     best = tuned.best
     if best is not None and best.speed is not None and best.speed.value < 1:
-        console.note(f"slower than float on this machine: {best.speed.value:.2f} × its speed")
+        advice = "" if tuned.met else "; --min-speed 0 takes what is small and close all the same"
+        console.note(f"slower than float on this machine: {best.speed.value:.2f} × its speed{advice}")
 
 
 def _demands(options: argparse.Namespace) -> Demands:
-    """What was asked for. Speed is a promise only where it was: a small file may be all that is wanted."""
+    """What was asked for; a result is no slower and no larger than float unless another was."""
     from octavo.tuning import Demands, Drop
 
     return Demands(
-        min_speed=options.min_speed if options.min_speed is not None else 0.0,
+        min_speed=options.min_speed if options.min_speed is not None else 1.0,
         min_sqnr=options.min_sqnr if options.min_sqnr is not None else USUAL_SQNR,
         max_drop=Drop.parse(options.max_drop) if options.max_drop is not None else None,
     )

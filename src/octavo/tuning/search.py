@@ -93,6 +93,7 @@ def tune(
     with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
         workers_ = engine_of(engine, workers, address, threads)
         shop = Workshop(model, split, chosen, Path(folder), workers_, threads, tell, ends, stride, histograms)
+        shop.float_bytes = io.weight_bytes(loaded) + query.constant_bytes(loaded)
         if exam is not None:
             shop.examiner = Examiner(exam, model, workers_, tell)
         layers = _Search(shop, wanted, base, seconds).run()
@@ -105,7 +106,7 @@ def tune(
         met,
         reason,
         split.unseen,
-        io.weight_bytes(loaded) + query.constant_bytes(loaded),
+        shop.float_bytes,
         wanted,
         layers,
         split.notes,

@@ -67,15 +67,19 @@ class Score:
 
 @dataclass(frozen=True)
 class Demands:
-    """What a result has to meet: as fast as float at least, and close enough to it."""
+    """What a result has to meet: no slower than float, no larger, and close enough to it.
+
+    A speed is missed where the whole of its interval is below: noise decides nothing.
+    """
 
     min_speed: float = 1.0
     min_sqnr: float = 10.0  # dB, of the worst output, on samples that calibration has not seen
     max_drop: Drop | None = None  # of a task's figure
+    max_size: float = 1.0  # to the float model's weights
 
     def missed(self, trial: Trial) -> str | None:
         """Why a trial does not meet them; None if it does."""
-        return self.unfaithful(trial) or self._slow(trial)
+        return self.unfaithful(trial) or self._slow(trial) or self._large(trial)
 
     def unfaithful(self, trial: Trial) -> str | None:
         """Why a trial is too far from float; None if it is not."""
@@ -95,14 +99,24 @@ class Demands:
         return None
 
     def _slow(self, trial: Trial) -> str | None:
-        if trial.speed is not None and trial.speed.value < self.min_speed:
+        if trial.speed is not None and trial.speed.high < self.min_speed:
             return f"{trial.speed.value:.2f} × the speed of float is less than {self.min_speed:g}"
+        return None
+
+    def _large(self, trial: Trial) -> str | None:
+        if trial.size is not None and trial.size > self.max_size:
+            return f"{trial.size:.2f} × the bytes of float are more than {self.max_size:g}"
         return None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         drop = str(self.max_drop) if self.max_drop is not None else None
-        return {"min_speed": self.min_speed, "min_sqnr": self.min_sqnr, "max_drop": drop}
+        return {
+            "min_speed": self.min_speed,
+            "min_sqnr": self.min_sqnr,
+            "max_drop": drop,
+            "max_size": self.max_size,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +132,7 @@ class Trial:
     error: str | None = None
     parts: Mapping[str, float] = field(default_factory=dict)  # dB of each part of the outputs
     places: int = 0  # that the agreement was counted in
+    size: float | None = None  # of the weights, to the float model's
     score: Score | None = None
     seconds: float = 0.0  # that it took to make
 

@@ -42,6 +42,7 @@ class Workshop:
     stride: int | None = None
     histograms: bool = False  # for reports
     examiner: Examiner | None = None
+    float_bytes: int = 0  # of the weights
     trials: list[Trial] = field(default_factory=list)
     stats: Stats | None = None
 
@@ -124,7 +125,8 @@ class Workshop:
             return Trial(candidate, error=str(error))
         except Exception as error:  # a defect in one way must not cost the others; the table names it
             return Trial(candidate, error=f"unexpected error: {type(error).__name__}: {error}")
-        return Trial(candidate, result, bytes=result.bytes, seconds=time.monotonic() - began)
+        size = result.bytes / self.float_bytes if self.float_bytes else None
+        return Trial(candidate, result, bytes=result.bytes, size=size, seconds=time.monotonic() - began)
 
     def _complete(self, candidate: Candidate) -> None:
         """Measure tensors that no trial has asked for before: one that stays float moves where ranges sit."""
