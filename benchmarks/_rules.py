@@ -272,6 +272,17 @@ def _shuffle(m: Micro, x: str) -> str:
     return m.q(m.add("Reshape", [y, m.constant(np.int64([1, 64, 56, 56]))]), low=True, scale=scale)
 
 
+def _inner_softmax(m: Micro, x: str) -> str:
+    """A Softmax over an axis with two behind it, as one operator or in parts."""
+    y = m.add("Reshape", [x, m.constant(np.int64([1, 16, 4, 3136]))])
+    if m.form == "in parts":
+        power = m.add("Exp", [m.add("Sub", [y, m.add("ReduceMax", [y], axes=[1], keepdims=1)])])
+        y = m.add("Div", [power, m.add("ReduceSum", [power, m.constant(np.int64([1]))], keepdims=1)])
+    else:
+        y = m.add("Softmax", [y], axis=1)
+    return m.q(m.add("Reshape", [y, m.constant(np.int64([1, 64, 56, 56]))]), low=True)
+
+
 def _sub(m: Micro, x: str) -> str:
     return m.q(m.add("Sub", [x, m.q(m.conv(x, kernel=1))]))
 
@@ -478,6 +489,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("layers around linear Resize gain", between(_resize("linear")), "Resize float", "float"),
     Rule("Reshape and Transpose share scales", between(_shuffle), "shared scale", "own scale"),
+    Rule("Softmax over an inner axis in parts", between(_inner_softmax), "in parts", "one operator"),
     Rule("layers around Sub gain", between(_sub), "Sub float", "float"),
     Rule("layers around Tanh gain", between(_tanh), "Tanh float", "float"),
     Rule(

@@ -118,3 +118,36 @@ def test_a_mean_of_squares_stays_what_the_runtime_makes_a_norm_of() -> None:
     result = octavo.quantize(proto, recipe=octavo.W8)
     assert isinstance(result.model, ir.Model)
     assert ops(optimized(result.model))["SimplifiedLayerNormalization"] == 1
+
+
+def distances(opset: int) -> onnx.ModelProto:
+    """A detector's head: Conv, a Softmax over an axis with two behind it, Conv."""
+    return model(
+        [
+            node("Conv", ["x", "w0"], ["a"], "First"),
+            node("Reshape", ["a", "shape"], ["b"], "Reshape"),
+            node("Softmax", ["b"], ["c"], "Softmax", axis=1),
+            node("Conv", ["c", "w1"], ["y"], "Sum"),
+        ],
+        [tensor("x", [1, 32, 4, 4])],
+        [tensor("y", [1, 16, 4, 16])],
+        {"w0": weights(64, 32, 1, 1) / 6, "w1": weights(16, 16, 1, 1), "shape": np.int64([1, 16, 4, 16])},
+        opset=opset,
+    )
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18])
+@pytest.mark.parametrize("style", ["qdq", "qoperator"])
+def test_a_softmax_over_an_inner_axis_is_spelled_out(style: str, opset: int) -> None:
+    proto = distances(opset)
+    result = octavo.quantize(proto, feeds_for(proto), recipe=STYLES[style], target="ort-cpu-vnni")
+    found = ops(result)
+    assert not found["Softmax"]
+    assert found["Exp"] == found["Div"] == found["ReduceMax"] == 1
+    assert error(result, proto, feeds_for(proto)) < 0.05
+
+
+def test_a_softmax_over_the_last_axis_stays() -> None:
+    proto = distances(17)
+    proto.graph.node[2].attribute[0].i = 3
+    assert "Softmax" not in octavo.plan(proto, target="ort-cpu-vnni").guards

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -10,10 +13,12 @@ from octavo.emission import names
 from octavo.emission.nbits import block_product
 from octavo.emission.writer import MS, Writer
 from octavo.errors import TableError
+from octavo.model import query
 from octavo.model.query import is_float
 from octavo.ops import BLOCK_PRODUCT, Act, Kind, rule_of
 
 _LOWEST = np.float32(-3.0e38)
+_REDUCE_MAX_BY_INPUT = 18  # the opset since which its axes are an input
 
 
 def spell(writer: Writer, name: str) -> bool:
@@ -116,10 +121,14 @@ def guard(writer: Writer, node: ir.Node) -> None:
 
     In front of a layer it keeps the runtime from rounding the layer's float weights, or from looking for a
     kernel that it has not; behind a Relu or Clip, from dropping that; on both sides of data movement, from
-    moving QuantizeLinear and DequantizeLinear past it. An Add becomes a Sum, which the runtime leaves alone.
+    moving QuantizeLinear and DequantizeLinear past it. An Add becomes a Sum, which the runtime leaves alone,
+    and a Softmax its parts.
     """
     if node.op_type == "Add":
         node.op_type = "Sum"
+        return
+    if node.op_type == "Softmax":
+        _spell_softmax(writer, node)
         return
     rule = rule_of(node)
     kind = rule.kind if rule is not None else None
@@ -144,3 +153,25 @@ def guard(writer: Writer, node: ir.Node) -> None:
 def _held(writer: Writer, value: ir.Value, name: str) -> ir.Node:
     low = writer.constant(f"{name}_lowest", np.asarray(_LOWEST))
     return writer.editor.node("Max", [value, low], name=name, output=name, dtype=ir.DataType.FLOAT)
+
+
+def _spell_softmax(writer: Writer, node: ir.Node) -> None:
+    """``exp(x - max) / sum`` in five nodes, along the axis of a Softmax."""
+    x, name = node.inputs[0], node.name or ""
+    if x is None:
+        raise TableError(f"The plan guards node {name!r}, which reads nothing.")
+    axis = int(query.attribute(node, "axis", -1))
+    axes = writer.constant(f"{name}_axes", np.array([axis], np.int64))
+
+    def part(op: str, inputs: Sequence[ir.Value], suffix: str, attributes: dict[str, Any]) -> ir.Node:
+        new = f"{name}_{suffix}"
+        return writer.editor.node(op, inputs, attributes, name=new, output=new, dtype=x.dtype)
+
+    old = query.opset(writer.model) < _REDUCE_MAX_BY_INPUT
+    which = {"axes": [axis]} if old else {}
+    most = part("ReduceMax", [x] if old else [x, axes], "max", {"keepdims": 1, **which})
+    less = part("Sub", [x, most.outputs[0]], "shifted", {})
+    power = part("Exp", [less.outputs[0]], "exp", {})
+    total = part("ReduceSum", [power.outputs[0], axes], "sum", {"keepdims": 1})
+    share = part("Div", [power.outputs[0], total.outputs[0]], "share", {})
+    writer.replace_node(node, [most, less, power, total, share])

@@ -1,10 +1,13 @@
 """Nodes that the runtime must not rewrite between QuantizeLinear and DequantizeLinear.
 
-Three things would go wrong without a guard (a clamp that clamps nothing; for an Add, another name):
+Four things would go wrong without a guard (a clamp that clamps nothing; for an Add another name, for a
+Softmax its parts):
 
 - A layer that stays float between quantized values is not left so: the runtime rounds its weights to int8
   itself, one scale for the tensor. Data movement and clamps on either side do not stop it.
 - An Add in front of a LayerNormalization is joined with it to an operator that takes several times as long.
+- A Softmax over an axis with two or more behind it, as detectors have it, takes four to six times as long as
+  its parts one by one.
 - Around float8 it looks for integer kernels that do not take float8, and the model does not load; and it
   drops a Relu or Clip in front of a float8 QuantizeLinear, which lets negative values pass.
 """
@@ -16,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 import onnx_ir as ir
 
 from octavo.core.plan import Bounded, Constant, Entry, Fixed, Key, Measured
+from octavo.model import query
 from octavo.model.query import constant, is_float
 from octavo.ops import Kind, rule_of
 from octavo.targets import Target
@@ -61,15 +65,25 @@ def find(
 
 
 def apart(nodes: Iterable[ir.Node], quantized: Collection[str], target: Target) -> tuple[str, ...]:
-    """The names of the Adds that the runtime would join with the slower operator behind them."""
+    """By name, Adds that the runtime would join with the slower operator behind them, and slow Softmaxes."""
+    free = [node for node in nodes if not node.domain and node.name not in quantized]
     return tuple(
-        node.name or ""
-        for node in nodes
-        if node.op_type == "Add"
-        and not node.domain
-        and node.name not in quantized
-        and any(reader.op_type in target.slow_with_add for reader in node.outputs[0].consumers())
+        node.name or "" for node in free if _is_joined(node, target) or _is_slow_softmax(node, target)
     )
+
+
+def _is_joined(node: ir.Node, target: Target) -> bool:
+    return node.op_type == "Add" and any(
+        reader.op_type in target.slow_with_add for reader in node.outputs[0].consumers()
+    )
+
+
+def _is_slow_softmax(node: ir.Node, target: Target) -> bool:
+    if not target.softmax_spelled or node.op_type != "Softmax" or not node.name:
+        return False
+    rank = query.rank(node.inputs[0])
+    axis = int(query.attribute(node, "axis", -1))
+    return rank is not None and (axis + rank if axis < 0 else axis) <= rank - 3
 
 
 def _passes(node: ir.Node) -> bool:

@@ -31,6 +31,7 @@ OPENVINO = replace(
     large_products=0,
     block_products=False,
     slow_with_add=frozenset(),
+    softmax_spelled=False,
     refuses=_RECURRENT,
     contrib=False,
     kernels={},

@@ -64,6 +64,7 @@ ORT_CPU_VNNI = Target(
     most_groups=4,
     least_recurrent=1 << 16,
     slow_with_add=frozenset({"LayerNormalization"}),
+    softmax_spelled=True,
     kernels={
         **dict.fromkeys(_FUSES | _MOVES, _EIGHT),
         **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather"), (*_EIGHT, "uint16")),

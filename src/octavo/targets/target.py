@@ -35,6 +35,7 @@ class Target:
     most_groups: int | None = None  # a grouped, not depthwise Conv with more is slower than float
     least_recurrent: int = 0  # values in W
     slow_with_add: frozenset[str] = frozenset()  # slower once the runtime has joined them with an Add
+    softmax_spelled: bool = False  # over an axis with two or more behind it, its parts are faster
     # ---- what it accepts
     granularities: tuple[str, ...] = ("tensor", "channel", "block")  # of weights
     channel_ops: frozenset[str] | None = None  # ops whose weights may have a scale a channel; None: all
