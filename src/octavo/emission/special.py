@@ -121,13 +121,14 @@ def guard(writer: Writer, node: ir.Node) -> None:
 
     In front of a layer it keeps the runtime from rounding the layer's float weights, or from looking for a
     kernel that it has not; behind a Relu or Clip, from dropping that; on both sides of data movement, from
-    moving QuantizeLinear and DequantizeLinear past it. An Add becomes a Sum, which the runtime leaves alone,
-    and a Softmax its parts.
+    moving QuantizeLinear and DequantizeLinear past it. A float Add becomes a Sum, which the runtime leaves
+    alone, and a float Softmax its parts.
     """
-    if node.op_type == "Add":
+    is_float_node = node.name not in writer.plan.nodes
+    if node.op_type == "Add" and is_float_node:
         node.op_type = "Sum"
         return
-    if node.op_type == "Softmax":
+    if node.op_type == "Softmax" and is_float_node:
         _spell_softmax(writer, node)
         return
     rule = rule_of(node)
