@@ -195,3 +195,18 @@ def test_the_optimized_graph_can_be_looked_at() -> None:
     assert any(n.domain for n in session.optimized(loaded).graph)
     with pytest.raises(ModelError, match="level"):
         session.optimized(loaded, "some")
+
+
+def test_weights_that_an_old_model_lists_as_inputs_are_no_inputs() -> None:
+    from octavo.model.samples import specs_of
+
+    proto = model(
+        [node("Add", ["x", "w"], ["y"])],
+        [tensor("x", [2]), tensor("w", [2])],
+        [tensor("y", [2])],
+        {"w": np.ones(2, np.float32)},
+        opset=8,
+        ir_version=3,
+    )
+    named = [spec.name for spec in specs_of(io.load(proto))]
+    assert named == [spec.name for spec in Session.open(proto.SerializeToString()).inputs] == ["x"]

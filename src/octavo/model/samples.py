@@ -25,11 +25,13 @@ _PIECE = 1 << 20  # elements
 
 
 def specs_of(model: ir.Model) -> list[InputSpec]:
-    """The inputs of a model in memory, as a session would name them."""
+    """The inputs of a model in memory, as a session would name them: old models list their weights too."""
     from octavo.model.session import InputSpec
 
     found = []
     for value in model.graph.inputs:
+        if value.is_initializer():
+            continue
         kind = value.dtype
         if kind == ir.DataType.UNDEFINED:
             raise ModelError(
