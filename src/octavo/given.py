@@ -11,7 +11,7 @@ from octavo import emission, pipeline, planning
 from octavo.errors import ModelError, RecipeError, closest
 from octavo.model import io, query
 from octavo.model.prepare import PrepareOptions
-from octavo.model.session import verify
+from octavo.model.verification import verify
 from octavo.planning import given as by_hand
 from octavo.planning.given import Given
 

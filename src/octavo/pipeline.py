@@ -36,7 +36,8 @@ from octavo.model import io, query
 from octavo.model.prepare import PrepareOptions, PrepareReport, prepare
 from octavo.model.prepare.widen import store_narrow, widen
 from octavo.model.samples import specs_of
-from octavo.model.session import Feeds, verify
+from octavo.model.session import Feeds
+from octavo.model.verification import verify
 from octavo.planning import hazards
 from octavo.planning.resolve import Params
 from octavo.planning.select import ORIGINAL

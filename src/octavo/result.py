@@ -25,7 +25,8 @@ from octavo.core.stats import Stats
 from octavo.errors import OutputError
 from octavo.model import files, io
 from octavo.model.prepare import PrepareReport
-from octavo.model.session import Feeds, verify
+from octavo.model.session import Feeds
+from octavo.model.verification import verify
 from octavo.reporting.html.notebook import result_html
 from octavo.reporting.summary import summary
 

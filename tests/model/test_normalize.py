@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from octavo.errors import ModelError
 from octavo.model import io, query
 from octavo.model.normalize import normalize
-from octavo.model.session import Session, verify
+from octavo.model.session import Session
+from octavo.model.verification import verify
 
 Feeds = dict[str, np.ndarray]
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from octavo.errors import OutputError
-from octavo.model import pieces, session
+from octavo.model import pieces, verification
 
 FLOAT = TensorProto.FLOAT
 
@@ -69,21 +69,21 @@ def test_a_model_with_functions_or_external_weights_is_not_cut() -> None:
 
 
 def test_verify_of_a_graph_of_many_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "FULL_CHECK", 4)
+    monkeypatch.setattr(verification, "FULL_CHECK", 4)
     monkeypatch.setattr(pieces, "MOST_NODES", 3)
     path, feeds = tmp_path / "model.onnx", {"x": np.array([1, 2], np.float32)}
     onnx.save(_chain(9), path)
-    session.verify(path, feeds=feeds, nodes=11)
+    verification.verify(path, feeds=feeds, nodes=11)
 
 
 def test_verify_says_what_is_wrong_with_a_graph_of_many_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "FULL_CHECK", 4)
+    monkeypatch.setattr(verification, "FULL_CHECK", 4)
     monkeypatch.setattr(pieces, "MOST_NODES", 3)
     model, path = _chain(9), tmp_path / "model.onnx"
     broken = numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w7")
     next(one for one in model.graph.initializer if one.name == "w7").CopyFrom(broken)
     onnx.save(model, path)
     with pytest.raises(OutputError, match="check of"):
-        session.verify(path, feeds={"x": np.array([1, 2], np.float32)}, nodes=11)
+        verification.verify(path, feeds={"x": np.array([1, 2], np.float32)}, nodes=11)

@@ -15,7 +15,7 @@ from builders import model, node, tensor
 from onnx import TensorProto
 
 from octavo.errors import DataError, ModelError, OutputError
-from octavo.model import handover, io, session
+from octavo.model import handover, io, session, verification
 from octavo.model.normalize import normalize
 from octavo.model.session import InputSpec, Session, sample_inputs
 
@@ -166,16 +166,16 @@ def test_samples_are_repeatable() -> None:
 
 def test_verify_passes_good_models_and_names_what_is_bad(tmp_path: Path) -> None:
     good = io.load(builders.conv_net())
-    session.verify(good)
-    session.verify(io.save(good, tmp_path / "good.onnx", external_data=True)[0])
-    session.verify(good, feeds={"x": np.zeros((2, 3, 8, 8), np.float32)})
+    verification.verify(good)
+    verification.verify(io.save(good, tmp_path / "good.onnx", external_data=True)[0])
+    verification.verify(good, feeds={"x": np.zeros((2, 3, 8, 8), np.float32)})
     broken = builders.conv_net()
     broken.graph.node[0].attribute[0].ints.append(1)
     with pytest.raises(OutputError, match="check of"):
-        session.verify(io.load(broken))
+        verification.verify(io.load(broken))
     unchecked = model([node("Relu", ["x", "x"], ["y"])], [tensor("x", [3])], [tensor("y", [3])])
     with pytest.raises(OutputError, match="checker"):
-        session.verify(io.load(unchecked))
+        verification.verify(io.load(unchecked))
 
 
 def test_verify_tries_larger_inputs_before_it_gives_up() -> None:
@@ -185,7 +185,7 @@ def test_verify_tries_larger_inputs_before_it_gives_up() -> None:
         [tensor("y", None)],
         {"starts": np.int64([0]), "ends": np.int64([60]), "axes": np.int64([2]), "to": np.int64([4, 60])},
     )
-    session.verify(io.load(proto))
+    verification.verify(io.load(proto))
 
 
 def test_the_optimized_graph_can_be_looked_at() -> None:

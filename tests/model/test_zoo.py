@@ -10,7 +10,8 @@ import pytest
 
 from octavo.model import io, query
 from octavo.model.prepare import PrepareOptions, prepare
-from octavo.model.session import Session, sample_inputs, verify
+from octavo.model.session import Session, sample_inputs
+from octavo.model.verification import verify
 
 ZOO = Path(os.environ.get("OCTAVO_ZOO_DIR") or Path(__file__).parents[3] / "shared" / "zoo")
 MODELS = sorted((ZOO / "models").glob("*/model.onnx"))

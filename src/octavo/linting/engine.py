@@ -10,7 +10,7 @@ from octavo.errors import ModelError, OutputError
 from octavo.linting.finding import RULES, Finding, Severity
 from octavo.linting.report import Lint
 from octavo.linting.view import View
-from octavo.model import io, session
+from octavo.model import io, verification
 from octavo.model.edit import Editor
 from octavo.model.normalize import normalize
 from octavo.model.prepare import shapes
@@ -76,6 +76,6 @@ def _mended(model: ir.Model, target: Target) -> list[Finding]:
 def _check(model: ir.Model) -> None:
     """A fixed model that does not run is not handed over."""
     try:
-        session.verify(model)
+        verification.verify(model)
     except ModelError as error:
         raise OutputError(f"The fixed model failed its check and is not written: {error}") from error

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from octavo.model import io, query
 from octavo.model.prepare import PrepareOptions, prepare, shapes
-from octavo.model.session import verify
+from octavo.model.verification import verify
 
 from .helpers import before_and_after, ops
 
