@@ -46,6 +46,7 @@ def task_judge(payload: Figures) -> Figures:
         "metrics": metrics,
         "jackknife": jackknife(*samples) if samples is not None else None,
         "eval_s": time.perf_counter() - start,
+        "path": str(path),
     }
 
 

@@ -229,22 +229,6 @@ def task_quantize(payload: Figures) -> Figures:
 # ----------------------------------------------------------------------------- accuracy and speed
 
 
-def task_evaluate(payload: Figures) -> Figures:
-    """The zoo's metric for one file (the float model when ``path`` is None)."""
-    evaluate = zoo_module(payload["zoo"], "evaluate")
-    path = Path(payload["path"]) if payload["path"] else evaluate.model_path(payload["model"])
-    try:
-        evaluate.session(path)
-    except Exception as error:
-        raise failure("does not load", error) from error
-    start = time.perf_counter()
-    try:
-        metrics = evaluate.evaluate(payload["model"], path, payload["limit"])
-    except Exception as error:
-        raise failure("does not run", error) from error
-    return {"metrics": metrics, "eval_s": time.perf_counter() - start, "path": str(path)}
-
-
 def task_speed(payload: Figures) -> Figures:
     """Speed of each file against the first one: interleaved runs on inputs of the metric's data.
 

@@ -10,9 +10,9 @@ Two models built in code (`_nets.py`): one shaped like ResNet-50, one like BERT-
 thread. Observed are the tensors that Octavo's plan for them measures.
 
 *turns.* Against inference. In one process, plain inference, calibration of extremes, calibration with
-histograms (which serves every method) and the same with a stride of 16 take turns, a few samples each, so
-that all of them see the same noise of the machine. The figure is the median over the turns of CPU seconds
-divided by those of inference in the same turn.
+histograms (which serves every method; of large maps a lattice is counted), the same with every value counted
+and with a stride of 16 take turns, a few samples each, so that all of them see the same noise of the machine.
+The figure is the median over the turns of CPU seconds divided by those of inference in the same turn.
 
 *stock.* Octavo's whole calibration for every method and stock's Entropy calibrator, each in a process of its
 own, from the path of the model to the thresholds: CPU seconds and peak RSS. Stock keeps every activation of
@@ -83,6 +83,7 @@ def task_make(payload: Figures) -> Figures:
 def task_turns(payload: Figures) -> Figures:
     """Seconds of each way in each turn."""
     octavo = import_octavo()
+    from octavo.calibration import sampled
     from octavo.calibration.run import Collector
     from octavo.core.stats import Need
 
@@ -90,14 +91,16 @@ def task_turns(payload: Figures) -> Figures:
     tensors = octavo.plan(path).needs()
     model = octavo.ready(path)
     session = open_session(path)
+    every = dict.fromkeys(tensors, Need(histogram=True))
     needs = {
-        "minmax": Need(),
-        "histograms": Need(histogram=True),
-        f"stride {STRIDE}": Need(histogram=True, stride=STRIDE),
+        "minmax": dict.fromkeys(tensors, Need()),
+        "histograms": sampled(model, every, None),
+        "every value": sampled(model, every, 1),
+        f"stride {STRIDE}": sampled(model, every, STRIDE),
     }
     ways: dict[str, Callable[[], object]] = {"inference": lambda: [session.run(None, f) for f in feeds]}
-    for name, need in needs.items():
-        collector = Collector(model, dict.fromkeys(tensors, need), threads=1)
+    for name, wanted in needs.items():
+        collector = Collector(model, wanted, threads=1)
         ways[name] = lambda collector=collector: collector.collect(feeds)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(-1, -(-payload["samples"] // TURN)):

@@ -25,7 +25,8 @@ to load or to run does not hold.
 
 Every quantization and every evaluation runs in a process of its own, so a crash or a hang is a row of the
 table. All variants of a model see the same calibration feeds; making those is not billed. The metric is the
-zoo's, on all its samples unless ``--limit`` says otherwise. The size counts external data. The speed is
+zoo's, on all its samples unless ``--limit`` says otherwise; two models are compared sample by sample, and a
+difference within two standard errors is none. The size counts external data. The speed is
 always measured afresh: all files of a model interleaved in one process, one thread, CPU time. "CPU s" and
 "peak MB" are the cost of quantizing: CPU seconds of all threads after imports, and the highest RSS.
 
@@ -56,11 +57,14 @@ from _measure import (
     run_task,
     write_json,
 )
-from _zoo import MISSED, MODELS, VARIANTS, applies, task_evaluate, task_quantize, task_speed
+from _samples import standard_error, task_judge
+from _zoo import MISSED, MODELS, VARIANTS, applies, task_quantize, task_speed
 
 DEFAULT_VARIANTS = [variant for variant in VARIANTS if variant != "octavo-dynamic"]
 SHARED = ("octavo-auto", "octavo", "stock-default", "stock-best", "stock-dynamic")  # the order of the shares
 MAX_LOSS = {"mAP": 0.02, "perplexity": 0.05}  # shares of the float figure; 0.01 for all other metrics
+OWN = ("octavo", "octavo-auto")
+SURE = 2  # standard errors: a smaller difference between two metrics is none
 STOCK = [variant for variant in VARIANTS if variant.startswith("stock")]
 Row = Figures
 Table = dict[str, dict[str, Row]]  # model → variant → row
@@ -79,7 +83,7 @@ class Cache:
 
     def _key(self, model: str, variant: str, arguments: argparse.Namespace) -> str:
         feeds = None if variant == "float" else feeds_of(model, arguments)
-        return f"{model} {variant} feeds={feeds} limit={arguments.limit} onnxruntime={self._runtime}"
+        return f"{model} {variant} feeds={feeds} limit={arguments.limit} onnxruntime={self._runtime} paired"
 
     def get(self, model: str, variant: str, arguments: argparse.Namespace) -> Row | None:
         row = self._rows.get(self._key(model, variant, arguments))
@@ -117,7 +121,7 @@ def measure_row(model: str, variant: str, arguments: argparse.Namespace) -> Row:
         if quantized.error:
             return row
     evaluated = run_task(
-        task_evaluate,
+        task_judge,
         {**payload, "path": row["path"], "limit": arguments.limit},
         timeout=arguments.timeout,
     )
@@ -211,58 +215,66 @@ def file_ratio(row: Row, float_row: Row) -> float | None:
     return row["bytes"] / float_row["bytes"] if row.get("bytes") and float_row.get("bytes") else None
 
 
-def accuracy_verdict(model: str, rows: dict[str, Row]) -> Verdict:
-    """Octavo is no worse than the most accurate stock row.
+def accuracy_verdict(model: str, variant: str, rows: dict[str, Row]) -> Verdict:
+    """Octavo is no worse than the most accurate stock row, by more than the samples can tell.
 
     Rows that failed do not count, nor do those in which nothing was quantized: they are the float model.
     """
-    facts, claim = MODELS[model], f"{model}: at least as accurate as stock"
-    own = main_figure(model, rows.get("octavo", {}))
-    stock = {variant: rows[variant] for variant in STOCK if variant in rows}
+    facts, claim = MODELS[model], f"{model}: {variant} at least as accurate as stock"
+    row = rows[variant]
+    own = main_figure(model, row)
+    stock = {name: rows[name] for name in STOCK if name in rows}
     figures = {name: main_figure(model, row) for name, row in stock.items() if row.get("quantized_nodes")}
     working = {name: value for name, value in figures.items() if value is not None}
     if own is None:
-        return Verdict(
-            claim, False if "octavo" in rows else None, rows.get("octavo", {}).get("error", "not measured")
-        )
+        return Verdict(claim, False, row.get("error", "not measured"))
     if not working:
         return Verdict(
             claim, True if stock else None, f"{facts.metric} {own:.4f}; no stock variant quantizes it"
         )
     sign = 1 if facts.higher_is_better else -1
-    best = max(working, key=lambda variant: sign * working[variant])
+    best = max(working, key=lambda name: sign * working[name])
+    gain = sign * (own - working[best])
+    error = standard_error(row.get("jackknife"), stock[best].get("jackknife"))
     others = ", ".join(f"{name} {value:.4f}" for name, value in working.items())
-    evidence = f"{facts.metric} {own:.4f}, {others} (n = {rows['octavo']['metrics']['n']})"
-    return Verdict(claim, sign * (own - working[best]) >= 0, evidence)
+    apart = f"better by {gain:+.4f} ± {number(error, '.4f')}"
+    evidence = f"{facts.metric} {own:.4f}, {others}; {apart} (n = {row['metrics']['n']})"
+    return Verdict(claim, gain + SURE * (error or 0) >= 0, evidence)
 
 
 def verdicts(table: Table) -> Iterator[Verdict]:
-    for model, rows in table.items():
-        yield accuracy_verdict(model, rows)
-    for model, rows in table.items():
-        facts = MODELS[model]
-        own, base = main_figure(model, rows.get("octavo", {})), main_figure(model, rows.get("float", {}))
-        if facts.max_loss is None:
-            continue
-        form = ".1%" if facts.relative else ".4f"
-        claim = (
-            f"{model}: {facts.metric} worse by at most {facts.max_loss:{'.0%' if facts.relative else '.2f'}}"
-        )
-        if own is None or base is None:
-            yield Verdict(claim, False if "octavo" in rows else None, "not measured")
-        else:
-            loss = facts.loss(base, own)
-            yield Verdict(
-                claim, loss <= facts.max_loss, f"worse by {loss:{form}} ({own:.4f}, float {base:.4f})"
-            )
-    for model, rows in table.items():
-        ratio = file_ratio(rows.get("octavo", {}), rows.get("float", {}))
-        limit = MODELS[model].max_file_ratio
-        claim = f"{model}: file at most {limit} × float"
-        if ratio is None:
-            yield Verdict(claim, False if "octavo" in rows else None, "not measured")
-        else:
-            yield Verdict(claim, ratio <= limit, f"{ratio:.3f} ×")
+    for make in (accuracy_verdict, loss_verdict, file_verdict):
+        for model, rows in table.items():
+            for variant in OWN:
+                found = make(model, variant, rows) if variant in rows else None
+                if found is not None:
+                    yield found
+
+
+def loss_verdict(model: str, variant: str, rows: dict[str, Row]) -> Verdict | None:
+    """The metric is near float's, where a limit is set for the model."""
+    facts = MODELS[model]
+    own, base = main_figure(model, rows[variant]), main_figure(model, rows.get("float", {}))
+    if facts.max_loss is None:
+        return None
+    form = ".1%" if facts.relative else ".4f"
+    limit = f"{facts.max_loss:{'.0%' if facts.relative else '.2f'}}"
+    claim = f"{model}: {variant} worse than float in {facts.metric} by at most {limit}"
+    if own is None or base is None:
+        return Verdict(claim, False, "not measured")
+    loss = facts.loss(base, own)
+    evidence = f"worse by {loss:{form}} ({own:.4f}, float {base:.4f})"
+    return Verdict(claim, loss <= facts.max_loss, evidence)
+
+
+def file_verdict(model: str, variant: str, rows: dict[str, Row]) -> Verdict:
+    """The file is small."""
+    ratio = file_ratio(rows[variant], rows.get("float", {}))
+    limit = MODELS[model].max_file_ratio
+    claim = f"{model}: {variant} has a file of at most {limit} × float"
+    if ratio is None:
+        return Verdict(claim, False, "not measured")
+    return Verdict(claim, ratio <= limit, f"{ratio:.3f} ×")
 
 
 def misses(model: str, variant: str, rows: dict[str, Row]) -> list[str]:
@@ -404,7 +416,7 @@ def main() -> int:
     host = machine()
     print(", ".join(f"{key} {value}" for key, value in host.items()) + f"; {arguments.threads} thread(s)\n")
     print(markdown(HEADER, table_rows(table), words=("variant", "metric", "notes")))
-    found = list(verdicts(table)) if "octavo" in arguments.variants else []
+    found = list(verdicts(table))
     if found:
         print_verdicts(found)
     share = list(shares(table))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ from octavo.targets import Target
 from octavo.targets import target as find_target
 
 ModelSource = io.ModelSource
+
+_USUAL_STEP = "bias-correction"
+_ENOUGH = 8  # samples, for a mean
 
 
 def quantize(
@@ -63,8 +66,9 @@ def quantize(
     With ``data`` (an iterable of ``{input name: array}``, a reader with ``get_next()``, or a path)
     activations are calibrated; without, they are quantized while the model runs. ``recipe`` is a
     :class:`Recipe`, the name of a preset or a file; left out, the target's own. ``plan`` carries out a plan
-    made before. With ``output`` the result is written, checked there, and only then put in place.
-    ``stats`` of :func:`calibrate` (or their file) take the place of data. ``engine`` is where calibration
+    made before. Where neither is given and the data has enough samples, mean shifts are corrected (the step
+    ``bias-correction``, which costs nothing). With ``output`` the result is written, checked there, and only
+    then put in place. ``stats`` of :func:`calibrate` (or their file) take the place of data. ``engine`` is where calibration
     runs: ``serial``, ``processes`` (as many ``workers`` as cores), ``ray`` (at an ``address``), or ``auto``.
     With a ``stride`` histograms count every so many-th value, and extremes are still exact.
     With ``histograms`` calibration keeps one of every tensor, which reports show.
@@ -97,7 +101,15 @@ def quantize(
     static = data is not None or stats is not None
     wanted, chosen = _recipe(recipe, target, selection, static=static)
     run = replace(run, samples=samples if samples is not None else wanted.calibration_samples)
+    if recipe is None and stats is None and wanted.is_static and _tells_means(data, run.samples):
+        wanted = wanted.but(steps=(*wanted.steps, _USUAL_STEP))
     return pipeline.quantize(model, data, wanted, chosen, run)
+
+
+def _tells_means(data: Any, limit: int | None) -> bool:
+    """Whether data has enough samples for means; where it does not tell how many, it has."""
+    count = len(data) if isinstance(data, Sized) and not isinstance(data, str | bytes) else None
+    return all(number is None or number >= _ENOUGH for number in (count, limit))
 
 
 def convert_qat(
@@ -235,7 +247,7 @@ def calibrate(
     wanted = pipeline.asked(needs.needs() if isinstance(needs, Plan) else needs)
     if every_method:
         wanted = {name: replace(need, histogram=True, samples=True) for name, need in wanted.items()}
-    wanted = dict(calibration.strided(wanted, stride))
+    wanted = calibration.sampled(loaded, wanted, stride)
     if checkpoint is None and output is not None:
         checkpoint = saved.checkpoint_of(output)
     stats = calibration.gather(

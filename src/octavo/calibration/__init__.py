@@ -14,7 +14,8 @@ from octavo.calibration.gather import gather
 from octavo.calibration.methods import need, need_of, needs_histogram, read
 from octavo.calibration.observers import KINDS
 from octavo.calibration.readers import Reader, Source
-from octavo.calibration.run import collect, strided
+from octavo.calibration.run import collect
+from octavo.calibration.sampling import sampled
 from octavo.calibration.saved import known
 from octavo.calibration.watched import Watched
 from octavo.core.scheme import Scheme
@@ -38,7 +39,7 @@ __all__ = [
     "needs_histogram",
     "ranges",
     "read",
-    "strided",
+    "sampled",
     "unusable",
 ]
 

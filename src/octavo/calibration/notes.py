@@ -71,7 +71,7 @@ class Notes:
         self._grouped = np.array([self._place[tensor] for tensor in together], np.intp)
         self._columns = Columns(len(self._tensors))
         self._watched = [_Watcher(tensor, needs[tensor]) for tensor in asked.values]
-        self._each = {t: MinMaxState() for t in self._tensors if needs[t].samples}
+        self._each = {t: MinMaxState() for t in self._tensors if needs[t].samples and t not in asked.values}
         self.with_outputs(asked)
 
     def with_outputs(self, asked: Augmented) -> Notes:
@@ -117,7 +117,12 @@ class Notes:
             if low <= high:
                 each.add(index, float(low), float(high))
         for watcher in self._watched:
-            watcher.look(outputs[self._asked.values[watcher.tensor]], index)
+            values = outputs[self._asked.values[watcher.tensor]]
+            if watcher.tensor in self._place:
+                low, high = row[:2, self._place[watcher.tensor]]
+                watcher.look_at_some(values, index, float(low), float(high))
+            else:
+                watcher.look(values, index)
         self.samples += 1
 
     def states(self, order: Sequence[str]) -> dict[str, State]:
@@ -138,7 +143,8 @@ class _Watcher:
     def __init__(self, tensor: str, need: Need) -> None:
         self.tensor = tensor
         extremes = MinMaxState() if need.samples else ExtremesState()
-        self._first = HistogramState(extremes, need.stride or 1) if need.histogram else extremes
+        self._histogram = HistogramState(extremes, need.stride or 1, need.lattice or 1)
+        self._first = self._histogram if need.histogram else extremes
         self._more: list[ChannelState | MomentsState | GramState | TotalState] = []
         if need.channels is not None:
             self._more.append(ChannelState(need.channels))
@@ -159,6 +165,11 @@ class _Watcher:
             if np.isnan(values).any():
                 refuse_nan(self.tensor, index)
             raise DataError(f"The tensor {self.tensor!r} can't be observed: {error}") from error
+
+    def look_at_some(self, values: Array, index: int, low: float, high: float) -> None:
+        """Take in some values of one sample, and the extremes of all."""
+        if low <= high:
+            self._histogram.take(values, index, low, high)
 
     def state(self) -> State:
         """All that was seen."""

@@ -14,8 +14,8 @@ An empty tensor gives "nothing". ``mass`` is NaN if and only if a value is: mini
 and unlike a plain sum it does not turn infinities into NaN. It is left out where no NaN can come about
 (:mod:`.trust`). The maps of convolutions are reduced by pooling, which the runtime does in their blocked
 layout (:mod:`.blocked`). Of the minimum of what a Relu makes of them a sample is taken, which tells all if it
-is zero. Where the values themselves are wanted, the tensor is returned. Tensors of other types are cast to
-float first.
+is zero. Where the values themselves are wanted, the tensor is returned, or a lattice of a large map beside
+its extremes (:mod:`.sampling`). Tensors of other types are cast to float first.
 """
 
 from __future__ import annotations
@@ -61,11 +61,17 @@ class Wanted:
     shape: tuple[int, ...] | None = None  # where it is known
     channels: int | None = None  # of a map that the runtime keeps in its blocked layout
     is_summed: bool = False  # the map is read by one sum alone
+    lattice: int | None = None  # the step between the values of a map that are returned with its extremes
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """The numbers that are found out about it."""
         return PARTS if self.may_be_nan else PARTS[:2]
+
+    @property
+    def whole(self) -> bool:
+        """Whether all its values are wanted, rather than numbers about them."""
+        return self.values and self.lattice is None
 
 
 @dataclass(frozen=True)
@@ -160,22 +166,32 @@ def observe(
     value = tensor
     if not want.is_float:
         value = writer.node(nodes, "Cast", [tensor], f"{tensor}/float", to=TensorProto.FLOAT)
-    if want.is_map and not want.values and not inside:
-        yield from _pooled(nodes, tensor, writer)
-        return
-    if want.channels is not None and not want.values and not inside:
-        yield from _pooled_twice(nodes, tensor, want.channels, writer)
-        return
-    if not (want.values and can_fetch):
-        for part in want.parts:
-            output = writer.node(nodes, part.reduction, [value], f"{tensor}/{part.name}", keepdims=0)
-            yield Found(tensor, part, output, True)
+    if not (want.whole and can_fetch):
+        yield from _numbers(nodes, tensor, value, want, writer, inside=inside)
+        if want.values and want.lattice is not None:
+            step = (want.lattice, want.lattice)
+            some = writer.node(nodes, "MaxPool", [value], tensor, kernel_shape=(1, 1), strides=step)
+            yield Found(tensor, None, some, want.shape is not None)
         return
     if inside:
         value = writer.node(nodes, "Reshape", [value, writer.row()], tensor)
     elif given and value == tensor:
         value = writer.node(nodes, "Identity", [tensor], tensor)
     yield Found(tensor, None, value, want.shape is not None)
+
+
+def _numbers(
+    nodes: Nodes, tensor: str, value: str, want: Wanted, writer: Writer, *, inside: bool
+) -> Iterable[Found]:
+    """Add what finds out the parts of a tensor, which ``value`` is as float."""
+    if want.is_map and not inside:
+        yield from _pooled(nodes, tensor, writer)
+    elif want.channels is not None and not inside:
+        yield from _pooled_twice(nodes, tensor, want.channels, writer)
+    else:
+        for part in want.parts:
+            output = writer.node(nodes, part.reduction, [value], f"{tensor}/{part.name}", keepdims=0)
+            yield Found(tensor, part, output, True)
 
 
 def _pooled(nodes: Nodes, tensor: str, writer: Writer) -> Iterable[Found]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,10 @@ from octavo.calibration.blocked import blocked
 from octavo.calibration.data import Data, Feeds
 from octavo.calibration.notes import Notes
 from octavo.calibration.observation import Wanted
+from octavo.calibration.sampling import strided
+from octavo.core import scratch
 from octavo.core.stats import Need, Stats
-from octavo.errors import ModelError, RecipeError, closest
+from octavo.errors import ModelError, closest
 from octavo.model import handover, io, query
 from octavo.model.samples import specs_of
 from octavo.model.serialize import skeleton
@@ -69,15 +70,6 @@ def collect(
             first,
             None if progress is None else lambda done: progress(done, total),
         )
-
-
-def strided(needs: Mapping[str, Need], stride: int | None) -> Mapping[str, Need]:
-    """The same needs with histograms that count every so many-th value."""
-    if stride is None:
-        return needs
-    if stride < 1:
-        raise RecipeError(f"A stride of {stride} counts nothing; use 1 for every value, 2 for every other.")
-    return {t: replace(need, stride=stride) if need.histogram else need for t, need in needs.items()}
 
 
 def few_below(model: ir.Model) -> int:
@@ -188,6 +180,7 @@ def _wanted(model: ir.Model, needs: Mapping[str, Need]) -> dict[str, Wanted]:
                 values=shaped or need.moments or need.histogram,
                 is_float=query.element_type(value) == ir.DataType.FLOAT,
                 shape=query.static_shape(value),
+                lattice=need.lattice if value.name in in_main else None,
             )
 
     for graph in query.graphs(model):
@@ -240,7 +233,7 @@ def _open(
         used = {name: value for name, value in initializers.items() if name in asked.used}
         handover.fill(proto, used, config)
         return Session.open(proto.SerializeToString(), config=config, **options), asked
-    folder = Path(files.enter_context(tempfile.TemporaryDirectory(prefix="octavo-")))
+    folder = Path(files.enter_context(scratch.folder()))
     path = io.save(model, folder / "model.onnx", external_data=True)[0]
     proto = onnx.load(str(path), load_external_data=False)
     asked = augment(proto, wanted, together=together)

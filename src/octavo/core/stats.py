@@ -40,6 +40,7 @@ class Need:
     gram: bool = False  # Xᵀ X over the last axis
     totals: bool = False  # the sum over samples, element by element
     stride: int | None = None  # the histogram counts every so many-th value
+    lattice: int | None = None  # … or every so many-th place of a map, along height and width
 
 
 @runtime_checkable

@@ -7,7 +7,6 @@ first shards are timed: if the rest would take longer than ``PAYS`` seconds here
 from __future__ import annotations
 
 import pickle
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from typing import ClassVar
 
 from octavo.calibration.engines.engine import Job, Progress, R, S, cores, elsewhere, known_length
 from octavo.calibration.engines.processes import Packed, Processes
+from octavo.core import scratch
 
 PAYS = 12.0  # seconds of work
 
@@ -48,7 +48,7 @@ class Auto:
                     if progress is not None:
                         progress(done, total)
                     if may and pays(spent, done, total):
-                        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="octavo-")))
+                        folder = Path(stack.enter_context(scratch.folder()))
                         packed = self._packed(job, folder)
                         may = packed is not None
                         if may:

@@ -11,7 +11,6 @@ import pickle
 import queue
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from octavo.calibration.engines.engine import (
     known_length,
 )
 from octavo.calibration.engines.worker import read_frame, unpacked, write_frame
+from octavo.core import scratch
 from octavo.errors import OctavoError
 
 _START = "import sys; sys.path[:] = {path!r}; from octavo.calibration.engines.worker import main; main()"
@@ -51,7 +51,7 @@ class Processes:
         self, job: Job[S, R], shards: Iterable[S], *, progress: Progress | None = None
     ) -> Iterator[tuple[int, R]]:
         """See :class:`Engine`."""
-        with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+        with scratch.folder() as folder:
             packed = self.packed(job, Path(folder))
             yield from self.go(packed, Path(folder), elsewhere(shards), progress)
 

@@ -14,7 +14,6 @@ import pickle
 import secrets
 import socket
 import sys
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any, ClassVar
 from octavo.calibration.engines.engine import ATTEMPTS, FileJob, Job, Progress, R, S, elsewhere, known_length
 from octavo.calibration.engines.luggage import Luggage, open_luggage
 from octavo.calibration.engines.worker import raised, unpacked
+from octavo.core import scratch
 from octavo.errors import OctavoError, RecipeError
 
 _GUESS = 64  # workers of a cluster
@@ -65,7 +65,7 @@ class RayEngine:
         self, job: Job[S, R], shards: Iterable[S], *, progress: Progress | None = None
     ) -> Iterator[tuple[int, R]]:
         """See :class:`Engine`."""
-        with _connected(self.address) as ray, tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+        with _connected(self.address) as ray, scratch.folder() as folder:
             packed: Any = job.pack(Path(folder)) if isinstance(job, FileJob) else job
             workers, processors, threads = self._shares(ray)
             luggage = Luggage.of(Path(folder), uuid.uuid4().hex, ray.put)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from octavo.calibration.methods.spread import within
 from octavo.calibration.observers import HistogramState
 from octavo.core.scheme import Entropy
 from octavo.core.stats import Range
@@ -31,7 +32,7 @@ def entropy(state: HistogramState, method: Entropy) -> Range:
     counts[0] = min(counts[0], counts[1])
     divergences = divergence(counts, method.levels)
     top = (method.levels + int(np.argmin(divergences))) * width
-    return Range(max(state.low, -top), min(state.high, top))
+    return within(-top, top, state.low, state.high)
 
 
 def magnitudes(state: HistogramState, bins: int) -> tuple[F64, float]:

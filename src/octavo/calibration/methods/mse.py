@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.methods.spread import Spread
+from octavo.calibration.methods.spread import Spread, within
 from octavo.calibration.observers import HistogramState
 from octavo.core.scheme import Scheme
 from octavo.core.stats import Range
@@ -38,7 +38,7 @@ def least_squares(spread: Spread, low: float, high: float, scheme: Scheme) -> Ra
         top = max(-search.low, search.high)
         for finely in (False, True):
             top = search.best(top, finely, both=True)
-        return Range(max(low, -top), min(high, top))
+        return within(-top, top, low, high)
     for finely in (False, False, True, True):
         search.high = search.best(search.high, finely)
         search.low = search.best(search.low, finely)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.methods.spread import Spread
+from octavo.calibration.methods.spread import Spread, within
 from octavo.calibration.observers import HistogramState
 from octavo.core.scheme import Percentile, Scheme
 from octavo.core.stats import Range
@@ -23,9 +23,9 @@ def percentile(state: HistogramState, method: Percentile, scheme: Scheme) -> Ran
     spread = Spread.of(state)
     if scheme.symmetric:
         top = float(quantile(spread.folded(), part))
-        return Range(max(state.low, -top), min(state.high, top))
+        return within(-top, top, state.low, state.high)
     low, high = quantile(spread, np.array([(1.0 - part) / 2.0, (1.0 + part) / 2.0]))
-    return Range(max(state.low, float(low)), min(state.high, float(high)))
+    return within(float(low), float(high), state.low, state.high)
 
 
 def quantile(spread: Spread, part: npt.ArrayLike) -> npt.NDArray[np.float64]:

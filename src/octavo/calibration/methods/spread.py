@@ -20,8 +20,14 @@ from octavo.calibration.observers import HistogramState
 from octavo.core import affine
 from octavo.core.granularity import PerChannel
 from octavo.core.scheme import Scheme
+from octavo.core.stats import Range
 
 F64 = npt.NDArray[np.float64]
+
+
+def within(low: float, high: float, lowest: float, highest: float) -> Range:
+    """This range, no wider than the extremes: where it lies outside of them, an empty one at their end."""
+    return Range(min(max(low, lowest), highest), max(min(high, highest), lowest))
 
 
 @dataclass(frozen=True)

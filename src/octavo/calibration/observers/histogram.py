@@ -6,7 +6,8 @@ edge. The exponent follows from the largest magnitude seen: with ``2**(m - 1) <=
 ``2k + 1`` are added up, as often as needed. Halving commutes with adding, so the counts at the end depend on
 the values alone.
 
-With a ``stride`` only every so many-th value of a sample is counted; the extremes are still those of all.
+With a ``stride`` only every so many-th value of a sample is counted, with a ``lattice`` every so many-th
+place of a map along its height and width; the extremes are still those of all.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from octavo.errors import TableError
 
 Array = npt.NDArray[Any]
 
-_VERSION = 1
-_HEADER = "<BBIiiI"
+_VERSION = 2
+_HEADER = "<BBIIiiI"
 _EXTREMES: tuple[type[ExtremesState] | type[MinMaxState], ...] = (ExtremesState, MinMaxState)
 _NO_BINS = np.iinfo(np.int32).min  # the exponent before any value but zero was seen
+_EXPONENTS = range(-1073 - SIDE_BITS, 1024 - SIDE_BITS + 1)  # those that numbers of float64 lead to
+_MOST = 1 << 53  # values that are counted: float64 holds more only roughly, and no run sees as many
 
 
 class HistogramState:
@@ -36,9 +39,11 @@ class HistogramState:
 
     kind: ClassVar[str] = "histogram"
 
-    def __init__(self, extremes: ExtremesState | MinMaxState | None = None, stride: int = 1) -> None:
+    def __init__(
+        self, extremes: ExtremesState | MinMaxState | None = None, stride: int = 1, lattice: int = 1
+    ) -> None:
         self.extremes = extremes if extremes is not None else ExtremesState()
-        self.stride = stride
+        self.stride, self.lattice = stride, lattice
         self.exponent = _NO_BINS
         self._counts: Counts = np.zeros(0, np.int64)  # bins -SIDE … SIDE - 1, once there are any
         self._zeros = 0  # while nothing but zero was seen there is no width
@@ -91,6 +96,13 @@ class HistogramState:
             self.extremes.add(index, low, high)
             self._count(part[:: self.stride], low, high)
 
+    def take(self, values: Array, index: int, low: float, high: float) -> None:
+        """Count the places of a lattice in one sample, whose extremes are given."""
+        self.extremes.add(index, low, high)
+        row = values.reshape(-1)
+        for start in range(0, row.size, PORTION):
+            self._count(row[start : start + PORTION], low, high)
+
     def _count(self, values: Array, low: float, high: float) -> None:
         """Put values between these bounds into bins."""
         if math.isinf(low) or math.isinf(high):
@@ -120,9 +132,10 @@ class HistogramState:
 
     def merge(self, other: HistogramState) -> HistogramState:
         """What both have seen; neither is changed."""
-        if self.stride != other.stride or type(self.extremes) is not type(other.extremes):
+        if self._way() != other._way():
             raise TableError("Histograms that were collected in different ways can't be merged.")
-        result = HistogramState(self.extremes.merge(other.extremes), self.stride)  # type: ignore[arg-type]
+        extremes = self.extremes.merge(other.extremes)  # type: ignore[arg-type]
+        result = HistogramState(extremes, self.stride, self.lattice)
         for part in (self, other):
             result._coarsen(part.exponent)
         for part in (self, other):
@@ -134,30 +147,36 @@ class HistogramState:
                 result._counts += _halved(part._counts, result.exponent - part.exponent)
         return result
 
+    def _way(self) -> tuple[object, ...]:
+        return type(self.extremes), self.stride, self.lattice
+
     def to_bytes(self) -> bytes:
-        """Version, kind of extremes, stride, exponent, first bin, counts, extremes."""
+        """Version, kind of extremes, stride, lattice, exponent, first bin, counts, extremes."""
         first, counts = self.bins()
         kind = _EXTREMES.index(type(self.extremes))
-        header = struct.pack(_HEADER, _VERSION, kind, self.stride, self.exponent, first, len(counts))
+        way = _VERSION, kind, self.stride, self.lattice
+        header = struct.pack(_HEADER, *way, self.exponent, first, len(counts))
         return header + counts.astype("<i8").tobytes() + self.extremes.to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> HistogramState:
         """What :meth:`to_bytes` gave."""
         try:
-            version, kind, stride, exponent, first, size = struct.unpack_from(_HEADER, data)
+            version, kind, stride, lattice, exponent, first, size = struct.unpack_from(_HEADER, data)
             at = struct.calcsize(_HEADER)
             counts = np.frombuffer(data, "<i8", size, at).astype(np.int64)
             extremes = _EXTREMES[kind].from_bytes(data[at + 8 * size :])
         except (struct.error, ValueError, IndexError) as error:
             raise TableError(f"The record of a histogram is damaged ({error}); collect it again.") from error
-        if version != _VERSION or counts.min(initial=0) < 0 or stride < 1:
+        wrong = counts.min(initial=0) < 0 or counts.sum(dtype=np.float64) > _MOST
+        if version != _VERSION or wrong or stride < 1 or lattice < 1:
             raise TableError("The record of a histogram is damaged; collect it again.")
-        state = cls(extremes, stride)
+        state = cls(extremes, stride, lattice)
         if exponent == _NO_BINS:
             state._zeros = int(counts.sum())
         else:
-            if not -SIDE <= first <= first + size <= SIDE:
+            there = -SIDE <= first <= first + size <= SIDE and counts.any()
+            if not there or exponent not in _EXPONENTS:
                 raise TableError("The record of a histogram is damaged (impossible bins); collect it again.")
             state._coarsen(exponent)
             state._counts[first + SIDE : first + SIDE + size] = counts

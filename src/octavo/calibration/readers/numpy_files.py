@@ -173,6 +173,19 @@ def archive_arrays(path: Path) -> dict[str, Array]:
     return found
 
 
+def plain_array(path: Path) -> Array:
+    """The array of a ``.npy`` file, whatever it is for; its header is compared with the file first."""
+    try:
+        if not path.is_file():
+            raise ValueError("there is no regular file")
+        with path.open("rb") as stream:
+            _header(stream, _length(stream))
+        found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return found
+    except _WRONG as error:
+        raise _unreadable(path, error) from error
+
+
 def _stream(file: Path | Member, archive: Opened | None) -> IO[bytes]:
     if isinstance(file, Path):
         return file.open("rb")

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 MOST_PIXELS = 80_000_000
+_LONGEST = 1_000_000  # pixels of a side: Pillow's memory for a row has a size of its own
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM", "MPO")  # none that runs another program
 # What decoders raise for files that are damaged or made to be.
 _WRONG = (OSError, ValueError, SyntaxError, EOFError, TypeError, KeyError, IndexError, AttributeError,
-          OverflowError, RuntimeError, MemoryError, struct.error, zlib.error)  # fmt: skip
+          OverflowError, RuntimeError, struct.error, zlib.error)  # fmt: skip
 _WIDE = 257  # 16 bits to 8: 65535 = 255 × 257
 
 
@@ -40,13 +41,19 @@ def open_picture(path: str | Path, mode: str = "RGB") -> Image.Image:
         with package.Image.open(path, formats=_FORMATS) as opened:
             if opened.width * opened.height > MOST_PIXELS:
                 raise _too_large(path)
+            if max(opened.size) > _LONGEST:
+                raise DataError(
+                    f"{path} has {opened.width} × {opened.height} pixels, which is no picture; leave it out."
+                )
             upright: Image.Image = package.ImageOps.exif_transpose(opened)
             upright.load()
+        return _converted(upright, mode, path)
     except package.Image.DecompressionBombError as error:
         raise _too_large(path) from error
+    except MemoryError as error:
+        raise DataError(f"The memory does not hold {path}; make it smaller, or leave it out.") from error
     except _WRONG as error:
         raise DataError(f"{path} can't be read as a picture: {error}.") from error
-    return _converted(upright, mode, path)
 
 
 def _too_large(path: str | Path) -> DataError:
@@ -67,7 +74,7 @@ def _converted(image: Image.Image, mode: str, path: str | Path) -> Image.Image:
 
 def _narrowed(image: Image.Image) -> Image.Image:
     """Sixteen bits as eight; Pillow's own conversion would cut off all that is above 255."""
-    values = np.asarray(image).astype(np.int64)
+    values = np.asarray(image)
     if values.max(initial=0) > 255:
         values = values // _WIDE
     narrow: Image.Image = pillow().Image.fromarray(values.clip(0, 255).astype(np.uint8))
