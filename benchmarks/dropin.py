@@ -4,16 +4,21 @@
     python benchmarks/dropin.py --models mobilenet_v2,yolov8n --formats qdq --json figures.json
 
 Static QDQ and QOperator (uint8 activations, int8 weights, MinMax, two samples) and dynamic quantization, from
-path to path. Every figure is CPU seconds of a process of its own, all threads, after the imports and a first
+path to path. Every figure is CPU time of a process of its own, all threads, after the imports and a first
 call on a model of one node: what is done once in a process (one tool registers the operators of ONNX when it
-is imported, the other at the first call) counts for neither. It is the median of three runs for both, which
-take turns. A row in which stock raises has no ratio. Each result is opened and run once, outside the clock.
-The zoo is looked for as :mod:`_zoo` does.
+is imported, the other at the first call) counts for neither. Processes of the two tools take turns, three for
+each. A call that takes less than 0.2 s is repeated in its process, in five processes for each tool, so that
+noise does not decide; the garbage of one call is not billed to the next. A figure is the median of all calls.
+
+A model of more than 300 nodes (of its main graph) is to be quantized 3 times as fast as by stock, any other
+at least as fast; each row says whether it is. A row in which stock raises has no ratio. Each result is opened
+and run once, outside the clock. The zoo is looked for as :mod:`_zoo` does.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import sys
 import tempfile
@@ -46,7 +51,8 @@ MODELS = (
     "silero_vad", "silero_vad_ifless", "all_minilm_l6_v2",
 )  # fmt: skip
 FORMATS = ("qdq", "qoperator", "dynamic")
-RUNS = 3
+RUNS = 3  # processes for each tool
+FAST, FAST_RUNS, FAST_CALLS = 0.2, 5, 5  # a faster call (seconds) is made so often, in so many processes
 MANY, MIN_RATIO = 300, 3.0  # models of more nodes are at least so much faster
 
 
@@ -77,7 +83,7 @@ def warm_up(tool: Any, folder: Path) -> None:
 
 
 def task_quantize(payload: Figures) -> Figures:
-    """Quantize one model with one tool, in a process of its own."""
+    """Quantize one model with one tool, in a process of its own; a fast call is repeated."""
     import onnx
 
     warnings.simplefilter("ignore")
@@ -85,26 +91,30 @@ def task_quantize(payload: Figures) -> Figures:
     source = Path(zoo_module(payload["zoo"], "evaluate").model_path(payload["model"]))
     feeds = list(calibration_feeds(payload))
     tool = package(payload["tool"])
-    reader = stock_reader(feeds)
+    taken: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "quantized.onnx"
         warm_up(tool, Path(folder))
-        started = cpu_seconds()
-        if payload["format"] == "dynamic":
-            tool.quantize_dynamic(source, output)
-        else:
-            formats = {"qdq": tool.QuantFormat.QDQ, "qoperator": tool.QuantFormat.QOperator}
-            tool.quantize_static(
-                source,
-                output,
-                reader,
-                quant_format=formats[payload["format"]],
-                activation_type=tool.QuantType.QUInt8,
-            )
-        taken = cpu_seconds() - started
+        while not taken or (taken[0] < FAST and len(taken) < FAST_CALLS):
+            reader = stock_reader(feeds)
+            gc.collect()
+            started = cpu_seconds()
+            call(tool, source, output, payload["format"], reader)
+            taken.append(cpu_seconds() - started)
         open_session(output).run(None, feeds[0])
         nodes = len(onnx.load(str(output), load_external_data=False).graph.node)
     return {"cpu_s": taken, "nodes_out": nodes}
+
+
+def call(tool: Any, source: Path, output: Path, style: str, reader: Any) -> None:
+    """Quantize, with the same options whatever the tool."""
+    if style == "dynamic":
+        tool.quantize_dynamic(source, output)
+        return
+    formats = {"qdq": tool.QuantFormat.QDQ, "qoperator": tool.QuantFormat.QOperator}
+    tool.quantize_static(
+        source, output, reader, quant_format=formats[style], activation_type=tool.QuantType.QUInt8
+    )
 
 
 def float_nodes(zoo: str, model: str) -> int:
@@ -118,7 +128,9 @@ def measure(zoo: str, model: str, style: str) -> Figures:
     """Both tools on one model in one format."""
     row: Figures = {"model": model, "format": style, "nodes": float_nodes(zoo, model)}
     runs_of: dict[str, list[Outcome]] = {"octavo": [], "stock": []}
-    for _ in range(RUNS):  # in turns, so that both see the same machine
+    for number_of_run in range(FAST_RUNS):  # in turns, so that both see the same machine
+        if number_of_run >= RUNS and not any(is_fast(runs) for runs in runs_of.values()):
+            break
         for tool, runs in runs_of.items():
             payload = {"zoo": zoo, "model": model, "format": style, "tool": tool, "feeds": 2}
             if not runs or runs[-1].error is None:
@@ -128,22 +140,47 @@ def measure(zoo: str, model: str, style: str) -> Figures:
         if failed is not None:
             row[f"{tool}_error"] = failed
             continue
-        row[f"{tool}_cpu_s"] = median([run.figures["cpu_s"] for run in runs])
+        calls = [taken for run in runs for taken in run.figures["cpu_s"]]
+        row[f"{tool}_cpu_s"], row[f"{tool}_calls"] = median(calls), len(calls)
         row[f"{tool}_nodes_out"] = runs[0].figures["nodes_out"]
     if "octavo_cpu_s" in row and "stock_cpu_s" in row:
         row["ratio"] = row["stock_cpu_s"] / row["octavo_cpu_s"]
+        row["due"] = MIN_RATIO if row["nodes"] > MANY else 1.0
     return row
 
 
+def is_fast(runs: list[Outcome]) -> bool:
+    """Whether a call of the first run was repeated."""
+    return runs[0].error is None and len(runs[0].figures["cpu_s"]) > 1
+
+
 def verdicts(rows: list[Figures]) -> list[Verdict]:
-    """Whether the two promises hold over all rows that both tools can do."""
+    """Whether the promises hold: the two on speed over all rows that both tools can do."""
     known = [row for row in rows if "ratio" in row]
     large = [row for row in known if row["nodes"] > MANY]
     slow = [f"{r['model']} {r['format']} {r['ratio']:.1f}" for r in large if r["ratio"] < MIN_RATIO]
     slower = [f"{r['model']} {r['format']} {r['ratio']:.2f}" for r in known if r["ratio"] < 1.0]
+    failed = [f"{r['model']} {r['format']}" for r in rows if "octavo_error" in r and "stock_error" not in r]
     return [
+        Verdict("quantizes what stock does", not failed, ", ".join(failed) or "all"),
         Verdict(f"at least {MIN_RATIO:g} × faster above {MANY} nodes", not slow, ", ".join(slow) or "all"),
         Verdict("never slower", not slower, ", ".join(slower) or "all"),
+    ]
+
+
+def shown(row: Figures) -> list[str]:
+    """One line of the table."""
+    octavo, stock = (row.get(f"{tool}_cpu_s") for tool in ("octavo", "stock"))
+    verdict = "–" if "ratio" not in row else "pass" if row["ratio"] >= row["due"] else "FAIL"
+    return [
+        row["model"],
+        row["format"],
+        str(row["nodes"]),
+        number(1000 * octavo, ".1f") if octavo is not None else "raises",
+        number(1000 * stock, ".1f") if stock is not None else "raises",
+        number(row.get("ratio"), ".2f"),
+        number(row.get("due"), "g"),
+        "FAIL" if octavo is None and stock is not None else verdict,
     ]
 
 
@@ -163,22 +200,8 @@ def main() -> int:
         for style in given.formats.split(","):
             rows.append(measure(zoo, model, style))
             print(f"{model} {style}", file=sys.stderr)
-    table = [
-        [
-            row["model"],
-            row["format"],
-            str(row["nodes"]),
-            number(row.get("octavo_cpu_s"), ".2f"),
-            number(row.get("stock_cpu_s"), ".2f") if "stock_cpu_s" in row else "raises",
-            number(row.get("ratio"), ".1f"),
-        ]
-        for row in rows
-    ]
-    print(
-        markdown(
-            ["model", "format", "nodes", "octavo s", "stock s", "ratio"], table, words=("model", "format")
-        )
-    )
+    header = ["model", "format", "nodes", "octavo ms", "stock ms", "ratio", "due", "verdict"]
+    print(markdown(header, [shown(row) for row in rows], words=("model", "format", "verdict")))
     found = verdicts(rows)
     print_verdicts(found)
     write_json(given.json, {"machine": machine(), "rows": rows})

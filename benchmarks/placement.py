@@ -79,9 +79,10 @@ def measure(index: int, threads: int, arguments: argparse.Namespace) -> Figures:
             return {**row, "error": outcome.error}
         seconds = outcome.figures["seconds"]
         row["float_ms"] = 1000 * float(np.median(seconds["float"]))
-        row["better_speed"] = times_as_fast(seconds["float"], seconds[rule.better])
-        row["worse_speed"] = times_as_fast(seconds["float"], seconds[rule.worse])
-        row["ratios"].append(times_as_fast(seconds[rule.worse], seconds[rule.better]))
+        row["better_speed"] = times_as_fast(seconds["float"], seconds[rule.better], threads=threads)
+        row["worse_speed"] = times_as_fast(seconds["float"], seconds[rule.worse], threads=threads)
+        ratio = times_as_fast(seconds[rule.worse], seconds[rule.better], threads=threads)
+        row["ratios"].append(ratio)
     return row
 
 

@@ -17,7 +17,8 @@ made in a process of its own from the same calibration samples:
   of threads.
 
 All variants of a model take turns in one process. A speed is the median over rounds of (seconds of float
-/ seconds of the variant), CPU time with one thread and wall time with more. dB is the signal to noise
+/ seconds of the variant), CPU time, with one thread; with more it is wall time, and the lower quartile of one
+against that of the other. dB is the signal to noise
 ratio of the outputs against float's, the worst output counting. On random weights it says whether a model
 still computes the same, no more.
 """
@@ -233,7 +234,8 @@ class Bench:
         for name, error in outcome.figures.get("errors", {}).items():
             rows[name]["error"] = error
         for name, seconds in outcome.figures.get("seconds", {}).items():
-            rows[name].update(seconds=seconds, sqnr_db=outcome.figures["sqnr_db"].get(name))
+            fidelity = outcome.figures["sqnr_db"].get(name)
+            rows[name].update(seconds=seconds, threads=threads, sqnr_db=fidelity)
 
     def _tell(self, model: str, threads: int, rows: dict[str, Row]) -> None:
         words = (f"{name} {speed_text(rows, name)}" for name in rows)
@@ -250,7 +252,7 @@ def _plain(model: str) -> str:
 def speed(rows: dict[str, Row], variant: str, base: str = "float") -> float | None:
     """How many times as fast as `base` a variant is; None where either does not run."""
     ours, theirs = rows[variant].get("seconds"), rows[base].get("seconds")
-    return times_as_fast(theirs, ours) if ours and theirs else None
+    return times_as_fast(theirs, ours, threads=rows[variant]["threads"]) if ours and theirs else None
 
 
 def speed_text(rows: dict[str, Row], variant: str) -> str:

@@ -27,7 +27,7 @@ ENGINES = ("auto", "atheris", "hypothesis", "random")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 1 where something was found."""
+    """Returns 1 where something was found, 2 where a harness has run nothing."""
     options = _parser().parse_args(arguments)
     names = present() if options.harness == "all" else (options.harness,)
     if options.input is not None:
@@ -54,8 +54,11 @@ def _finish(tallies: dict[str, Tally], engine: str, options: argparse.Namespace)
     for path in report.write_findings(tallies, FUZZ / "findings"):
         _say(f"finding: {path}")
     found = sum(row["findings"] for row in report.rows(tallies))
+    idle = [name for name, tally in tallies.items() if not tally.executions]
+    if idle:
+        _say(f"no input was run by {', '.join(idle)}; give more --seconds")
     _say(f"{found} findings")
-    return 1 if found else 0
+    return 1 if found else 2 if idle else 0
 
 
 def _parser() -> argparse.ArgumentParser:

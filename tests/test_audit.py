@@ -110,6 +110,24 @@ def test_nothing_in_the_source_runs_or_fetches_what_a_file_says() -> None:
     assert not found
 
 
+UNBOUNDED = re.compile(r"json\.loads?\(.*read_(?:text|bytes)\(|safe_load\(.*read_(?:text|bytes)\(")
+OWN = {"evaluation/child.py", "evaluation/footprint.py", "evaluation/profile.py"}  # what they read they wrote
+BOUNDED = {"core/bounded.py", "evaluation/labels.py"}  # bounds of their own
+
+
+def test_json_and_yaml_of_others_are_read_up_to_a_bound() -> None:
+    """Most through ``core/bounded.py``, which refuses pipes and devices, and depth without an end."""
+    source = ROOT / "src" / "octavo"
+    found = [
+        f"{path.relative_to(source)}:{number}"
+        for path in sorted(source.rglob("*.py"))
+        if path.relative_to(source).as_posix() not in OWN | BOUNDED
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if UNBOUNDED.search(line) and "read_bytes(path, _MOST" not in line
+    ]
+    assert not found
+
+
 def _sbom() -> ModuleType:
     spec = importlib.util.spec_from_file_location("sbom", ROOT / "scripts" / "sbom.py")
     assert spec is not None

@@ -10,20 +10,29 @@
     ├── OutputError   a result could not be written, or failed its own check
     └── IsolationError  an isolated run crashed, or met a limit
 
-Each message says what is wrong, where (file, node, tensor), and what to do next.
+Each message says what is wrong, where (file, node, tensor), and what to do next. Names in it may come from
+strangers: what a terminal would obey is taken out, and words that are too long for one lose their middle.
 """
 
 from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections.abc import Iterable
 
 _LONGEST, _MOST = 200, 5000  # of a name, and of names: comparing takes the square of the one, times the other
 
 
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_WORD, _MESSAGE = 400, 8000  # characters
+
+
 class OctavoError(Exception):
     """The root of the tree: catch this to catch all of them."""
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*(_tame(part) if isinstance(part, str) else part for part in parts))
 
 
 class RecipeError(OctavoError):
@@ -48,6 +57,17 @@ class OutputError(OctavoError):
 
 class IsolationError(OctavoError):
     """A run in a process of its own crashed, or met a limit."""
+
+
+def _tame(message: str) -> str:
+    if len(message) > _WORD:
+        message = re.sub(rf"\S{{{_WORD + 1},}}", lambda found: _shortened(found[0], _WORD), message)
+    return _shortened(_OBEYED.sub("", message), _MESSAGE)
+
+
+def _shortened(text: str, most: int) -> str:
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def closest(name: str, known: Iterable[str], count: int = 3) -> str:

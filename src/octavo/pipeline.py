@@ -37,6 +37,7 @@ from octavo.model.prepare import PrepareOptions, PrepareReport, prepare
 from octavo.model.prepare.widen import store_narrow, widen
 from octavo.model.samples import specs_of
 from octavo.model.session import Feeds
+from octavo.model.sink import sink
 from octavo.model.verification import verify
 from octavo.planning import hazards
 from octavo.planning.resolve import Params
@@ -72,7 +73,7 @@ class Run:
     workers: int | None = None
     address: str | None = None
     stats: Stats | None = None  # of a calibration made before
-    stride: int | None = None  # histograms count every so many-th value
+    stride: int | None = None  # histograms count every so many-th value; None: a lattice of large maps
     histograms: bool = False  # keep one of every tensor, for reports
 
 
@@ -240,7 +241,7 @@ def needed_opset(recipe: Recipe) -> int:
 
 def _refuse_nothing(model: ir.Model, plan: Plan) -> None:
     """Raise where nothing would be quantized: a copy of the model is not what was asked for."""
-    if plan.nodes:
+    if plan.nodes or plan.stored:
         return
     reasons = Counter(f"{s.op_type}: {s.reason}" for s in plan.skipped).most_common(5)
     listed = "; ".join(f"{count} × {text}" for text, count in reasons) or "no operator computes on floats"
@@ -388,7 +389,7 @@ def collect(
     wanted = asked(needs)
     if run.histograms and samples is not None:
         wanted = {name: replace(need, histogram=True) for name, need in wanted.items()}
-    wanted = {**calibration.strided(wanted, run.stride), **(extra or {})}
+    wanted = {**calibration.sampled(model, wanted, run.stride), **(extra or {})}
     if samples is None:
         return calibration.known(run.stats or Stats(), wanted)
     engine = engine_of(run.engine, run.workers, run.address, run.threads)
@@ -421,6 +422,7 @@ def finish(
             )
         emission.emit(model, plan, params)
         store_narrow(model)
+        sink(model)
     samples = found.samples if found is not None else None
     hand_over(model, run, samples.first if samples is not None else None)
     return Result(

@@ -98,6 +98,7 @@ class Result:
             "fingerprints": self.fingerprints(),
             "float_bytes": self.float_bytes,
             "bytes": self.bytes,
+            "stored": len(self.plan.stored),  # weights in integers that run as float
             "notes": list(self.notes),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import tracemalloc
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from builders import model, node, tensor
 from onnx import helper
 
 import octavo
+from octavo.calibration.observers import HistogramState
 from octavo.calibration.observers.extremes import ExtremesState
 from octavo.calibration.readers import frames
 from octavo.calibration.readers.numpy_files import one_file
@@ -70,6 +72,23 @@ def test_extremes_of_nothing_are_no_numbers() -> None:
     assert ExtremesState.from_bytes(empty.to_bytes()).count == 0
     with pytest.raises(TableError, match="damaged"):
         ExtremesState.from_bytes(ExtremesState(-2.0, -3.0).to_bytes())
+
+
+@pytest.mark.parametrize("value", [5e-324, 1.0, 1.7e308])
+def test_a_histogram_of_any_number_is_read_again(value: float) -> None:
+    state = HistogramState()
+    state.update(np.array([value, -value]))
+    assert HistogramState.from_bytes(state.to_bytes()).to_bytes() == state.to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("exponent", "counts"), [(1013, (1, 1)), (-1086, (1, 1)), (-11, (0, 0)), (-11, (2**62, 2**62))]
+)
+def test_a_histogram_of_what_nothing_counts_is_refused(exponent: int, counts: tuple[int, int]) -> None:
+    header = struct.pack("<BBIIiiI", 2, 0, 1, 1, exponent, 2047, 2)
+    extremes = ExtremesState.of([0], [0.9], [1.0]).to_bytes()
+    with pytest.raises(TableError, match="damaged"):
+        HistogramState.from_bytes(header + np.array(counts, "<i8").tobytes() + extremes)
 
 
 def test_made_up_numbers_do_not_depend_on_the_pieces_they_are_drawn_in(

@@ -37,3 +37,9 @@ def test_workers_are_started_and_their_executions_counted(tmp_path: Path) -> Non
     (row,) = json.loads((tmp_path / "fuzz.json").read_text())["harnesses"]
     assert row["starts"] >= 1
     assert row["executions"] > 0
+
+
+def test_a_run_that_ran_nothing_is_no_success() -> None:
+    done = _run("table", "--seconds", "0")
+    assert done.returncode == 2
+    assert "no input was run by table" in done.stdout

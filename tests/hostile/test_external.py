@@ -65,6 +65,14 @@ def test_a_location_that_is_not_a_file_beside_the_model(sandbox: Sandbox, locati
     sandbox.refuses_each([lambda: read(made), lambda: read(made.read_bytes(), sandbox.given)], ModelError)
 
 
+def test_a_location_in_other_case_is_the_file_of_the_folder_or_none(sandbox: Sandbox) -> None:
+    """On a file system that folds case it is the very file; on others there is none."""
+    (sandbox.given / "weights.bin").write_bytes(bytes(BYTES))
+    made = written(external({"location": "WEIGHTS.BIN"}), sandbox.given)
+    outcome = sandbox.settles(lambda: read(made))
+    assert (outcome.error is None) is (sandbox.given / "WEIGHTS.BIN").exists()
+
+
 def _symlink(sandbox: Sandbox) -> str:
     (sandbox.given / "w.bin").symlink_to(sandbox.secret)
     return "w.bin"

@@ -208,6 +208,27 @@ def test_absurd_operators_settle(sandbox: Sandbox, make: Make) -> None:
     sandbox.settles(lambda: quantized(made, sandbox.out, feeds(1)))
 
 
+SETTINGS = (
+    '{"session_options": {"enable_profiling": 1, "intra_op_num_threads": 9999, '
+    '"optimized_model_filepath": "../elsewhere/optimized.onnx", "custom_op_library": "/tmp/own.so"}}'
+)
+
+
+@pytest.mark.parametrize("key", ["ort_config", "session.optimized_model_filepath", "ep_context_file_path"])
+def test_settings_in_a_models_metadata_are_words(sandbox: Sandbox, key: str) -> None:
+    """The runtime knows a way to take options out of a model; nobody asks it to."""
+    made = layer()
+    made.metadata_props.add(key=key, value=SETTINGS)
+    assert sandbox.gives(lambda: quantized(made, sandbox.out, feeds())) == ["model.int8.onnx"]
+
+
+@pytest.mark.parametrize("embedded", [0, 1])
+def test_a_compiled_part_that_names_a_file_is_refused(sandbox: Sandbox, embedded: int) -> None:
+    made = _one("EPContext", domain="com.microsoft", embed_mode=embedded, main_context=1,
+                ep_cache_context="../elsewhere/secret.bin")  # fmt: skip
+    sandbox.refuses(lambda: quantized(made, sandbox.out, feeds(1)), ModelError, "compiled")
+
+
 def test_nodes_in_any_order_are_sorted(sandbox: Sandbox) -> None:
     made = layer()
     nodes = list(made.graph.node)[::-1]

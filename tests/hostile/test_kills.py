@@ -281,7 +281,7 @@ def test_only_what_dead_processes_left_is_cleared(tmp_path: Path) -> None:
     dead = _forked(lambda: None)
     assert _ended(dead) == 0
     mine = leftovers.new_name("tmp")
-    system, random = leftovers._system(), "0123456789abcdef"
+    system, random = leftovers.system(), "0123456789abcdef"
     kept = [
         mine,
         f".octavo-{system}-1-{random}.tmp",

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,8 +14,12 @@ import numpy as np
 import onnx
 import pytest
 
-from hostile.models import WIDTH, feeds, layer, written
+import octavo
+from hostile.models import WIDTH, changed, external, feeds, layer, written
 from hostile.sandbox import Sandbox
+from octavo.evaluation.latency import Ratio
+from octavo.model import io as models
+from octavo.tuning import workshop
 
 NAMES: dict[str, str] = {
     "climbs": "../../elsewhere/secret.bin",
@@ -198,6 +203,89 @@ def test_a_name_is_a_word_in_reports_of_every_kind(sandbox: Sandbox, hostile_mod
     assert not _tags((out / "r.md").read_text(encoding="utf-8")).found
 
 
+CHOSEN: dict[str, str] = {
+    "path-like": NAMES["climbs"],
+    "markup-and-control": "".join(NAMES[name] for name in MORE),
+    "megabyte": "a b\x1b[31m " * (1 << 17),
+}
+
+
+def _given(folder: Path, name: str) -> tuple[str, ...]:
+    """A model with such names and its data, as arguments."""
+    model, data = written(_named(name), folder), folder / "c.npz"
+    np.savez(data, x=np.concatenate([one["x"] for one in feeds(12)]))
+    return (str(model), "--data", str(data), "--threads", "1", "--engine", "serial", "--min-speed", "0")
+
+
+def _choose(given: tuple[str, ...], out: Path, kind: str, *flags: str) -> tuple[int, str, str]:
+    """The automatic choice with a report of this kind; in place of the timer all speeds are the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        same = Ratio(1.5, 1.5, 1.5)
+        patch.setattr(workshop, "speeds", lambda _, models, *rest, **more: [same] * len(models))
+        return _command(
+            "quantize", *given, "-o", str(out / "m.onnx"), "--report", str(out / f"r.{kind}"), *flags
+        )
+
+
+@pytest.fixture(scope="module")
+def plain_choice(tmp_path_factory: pytest.TempPathFactory) -> _Tags:
+    """The page about the automatic choice for a model with plain names."""
+    folder = tmp_path_factory.mktemp("choice")
+    code, _, err = _choose(_given(folder, "plain"), folder, "html")
+    assert code == 0, err
+    return _tags((folder / "r.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", CHOSEN.values(), ids=CHOSEN.keys())
+def test_a_name_is_a_word_where_ways_are_tried(sandbox: Sandbox, name: str, plain_choice: _Tags) -> None:
+    """Trials, weakest layers and the page with its drawing, of ``octavo quantize MODEL --data …``."""
+    given = _given(sandbox.given, name)
+    code, printed, remarks = sandbox.gives(lambda: _choose(given, sandbox.out, "html"))
+    assert code == 0, remarks[-300:]
+    assert not _OBEYED.search(printed + remarks)
+    assert max(map(len, (printed + remarks).split("\n"))) < 5000
+    assert "layers that lose most" in printed
+    assert sorted(path.name for path in sandbox.out.iterdir()) == ["m.onnx", "r.html"]
+    page = (sandbox.out / "r.html").read_text(encoding="utf-8")
+    found = _tags(page)
+    assert found.found == plain_choice.found
+    assert "svg" in found.found
+    assert len(found.scripts) == len(plain_choice.scripts)
+    assert len(page) < 4 << 20
+
+
+def test_a_name_is_a_word_in_data_and_text_where_ways_are_tried(sandbox: Sandbox) -> None:
+    given = _given(sandbox.given, CHOSEN["markup-and-control"])
+    code, printed, _ = sandbox.gives(lambda: _choose(given, sandbox.out, "json", "--json"))
+    assert code == 0
+    assert not _OBEYED.search(printed.replace("\n", ""))
+    saved = json.loads((sandbox.out / "r.json").read_text(encoding="utf-8"))
+    for data in (json.loads(printed), saved):
+        assert data["tuning"]["front"]
+        assert CHOSEN["markup-and-control"] in {row["node"] for row in data["tuning"]["layers"]}
+    for kind in ("md", "txt"):
+        code, printed, remarks = sandbox.gives(lambda kind=kind: _choose(given, sandbox.out, kind))  # type: ignore[misc]
+        assert code == 0
+        text = (sandbox.out / f"r.{kind}").read_text(encoding="utf-8")
+        assert not _OBEYED.search(text + printed + remarks)
+        assert not _tags(text).found or kind == "txt"
+
+
+def test_layers_whose_names_become_equal_when_cleaned_stay_apart(sandbox: Sandbox) -> None:
+    def tuned(names: tuple[str, str, str]) -> list[int]:
+        made = layer()
+        for item, name in zip(made.graph.node, names, strict=True):
+            item.name = name
+        found = octavo.tune(made, feeds(12), threads=1, engine="serial", seconds=0.05, time_limit=0)
+        assert found.best is not None
+        assert found.best.result is not None
+        plan = found.best.result.plan
+        return sorted(names.index(name) for name in {*plan.nodes, *(one.node for one in plan.skipped)})
+
+    plain, twins = ("p", "q", "r"), ("a\x1b", "a\x07", "a")
+    assert sandbox.gives(lambda: tuned(twins)) == sandbox.gives(lambda: tuned(plain))
+
+
 def test_a_name_is_a_word_in_every_other_verb(sandbox: Sandbox, hostile_model: str) -> None:
     model, stats = str(sandbox.out / "m.onnx"), str(sandbox.out / "a.stats")
 
@@ -234,3 +322,63 @@ def test_ranges_of_hostile_names_in_tables_of_other_tools(sandbox: Sandbox) -> N
         for path in sandbox.out.glob("*.json"):
             assert json.loads(path.read_text(encoding="utf-8"))
         assert all(re.fullmatch(r"calibration\.[a-z]+", name) for name in outcome.value)
+
+
+FAULTS: dict[str, Callable[[str, Path], object]] = {
+    "duplicate": lambda name, out: octavo.quantize(_twice(name)),
+    "missing-input": lambda name, out: octavo.quantize(
+        changed(lambda made: made.graph.node[0].input.__setitem__(0, name))
+    ),
+    "cycle": lambda name, out: octavo.quantize(_cycle(name)),
+    "operator": lambda name, out: octavo.quantize(
+        changed(lambda made: setattr(made.graph.node[0], "op_type", name)), feeds(), threads=1
+    ),
+    "domain": lambda name, out: octavo.quantize(
+        changed(lambda made: setattr(made.graph.node[2], "domain", name)), feeds(), threads=1
+    ),
+    "weight": lambda name, out: octavo.quantize(_short(name)),
+    "location": lambda name, out: models.load(external({"location": name}), base_dir=out),
+    "key-of-external-data": lambda name, out: models.load(
+        external({"location": "w", name: "1"}), base_dir=out
+    ),
+    "sample": lambda name, out: octavo.quantize(layer(), [{name: feeds()[0]["x"]}], threads=1),
+    "data": lambda name, out: octavo.quantize(layer(), name, threads=1),
+    "pattern": lambda name, out: octavo.quantize(layer(), exclude=(name,)),
+    "recipe": lambda name, out: octavo.quantize(layer(), recipe=name),
+    "target": lambda name, out: octavo.quantize(layer(), target=name),
+    "key-of-a-recipe": lambda name, out: octavo.Recipe.from_dict({name: 1}),
+    "key-of-a-plan": lambda name, out: octavo.Plan.from_dict({name: 1}),
+    "method": lambda name, out: octavo.quantize(
+        layer(), feeds(), recipe=octavo.Recipe.from_dict({"method": name})
+    ),
+}
+
+
+def _twice(name: str) -> onnx.ModelProto:
+    made = _named(name)
+    made.graph.node.add(op_type="Relu", input=["x"], output=[name], name=f"{name}3")
+    return made
+
+
+def _cycle(name: str) -> onnx.ModelProto:
+    made = _named(name)
+    made.graph.node[0].input[0] = made.graph.node[1].output[0] = f"{name}a"
+    made.graph.node[2].input[0] = f"{name}a"
+    return made
+
+
+def _short(name: str) -> onnx.ModelProto:
+    made = _named(name)
+    made.graph.initializer[0].raw_data = made.graph.initializer[0].raw_data[:-1]
+    return made
+
+
+@pytest.mark.parametrize("name", ["megabyte", "escape-sequence"])
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_an_error_in_python_stays_short_and_inert(
+    sandbox: Sandbox, fault: Callable[[str, Path], object], name: str
+) -> None:
+    outcome = sandbox.settles(lambda: fault(NAMES[name], sandbox.out))
+    assert outcome.error is not None, "accepted"
+    assert len(outcome.message) < 9000
+    assert not _OBEYED.search(outcome.message.replace("\n", ""))

@@ -144,3 +144,47 @@ def cut_short(call: Any, emit: Emit) -> dict[str, Any]:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         file.truncate(0)
         return {"text": str(mapped[1 << 15])}
+
+
+def change_all(call: Any, emit: Emit) -> dict[str, Any]:
+    """Try every change to files, where it is allowed and where it is not."""
+    out, other = Path(call["out"]), Path(call["other"])
+    return {
+        "data": {
+            "read": (other / "old").read_text(),
+            "other": _changes(other, out),
+            "out": _changes(out, out),
+            "temporary": _tried(lambda: Path(tempfile.mkdtemp()).joinpath("rest").write_text("rest")),
+        }
+    }
+
+
+def _changes(folder: Path, out: Path) -> dict[str, str]:
+    old, new = folder / "old", folder / "new"
+    return {
+        "write": _tried(lambda: old.write_text("new")),
+        "create": _tried(lambda: new.write_text("new")),
+        "truncate": _tried(lambda: os.truncate(old, 0)),
+        "make-folder": _tried((folder / "below").mkdir),
+        "move": _tried(lambda: old.rename(folder / "below" / "old")),
+        "link": _tried(lambda: (folder / "link").symlink_to(out)),
+        "pipe": _tried(lambda: os.mkfifo(folder / "pipe")),
+        "remove": _tried(lambda: (new if folder == out else old).unlink()),
+    }
+
+
+def _tried(act: Callable[[], object]) -> str:
+    try:
+        act()
+    except OSError:
+        return "refused"
+    return "done"
+
+
+def end(call: Any, emit: Emit) -> dict[str, Any]:
+    """Try to end a process of the caller's."""
+    try:
+        os.kill(call["process"], signal.SIGKILL)
+    except OSError as error:
+        return {"text": type(error).__name__}
+    return {"text": "ended"}

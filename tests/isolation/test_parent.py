@@ -78,13 +78,13 @@ def test_time_is_up_for_a_worker_that_will_not_stop() -> None:
 
 def test_a_file_may_not_grow_beyond_its_limit(tmp_path: Path) -> None:
     with pytest.raises(IsolationError, match="File too large"):
-        act("write_much", {"path": str(tmp_path / "a")})
+        act("write_much", {"path": str(tmp_path / "a")}, folders=(tmp_path,))
     assert (tmp_path / "a").stat().st_size <= 8 << 20
 
 
 def test_weights_that_are_cut_off_while_they_are_read(tmp_path: Path) -> None:
     with pytest.raises(IsolationError, match="SIGBUS"):
-        act("cut_short", {"folder": str(tmp_path)})
+        act("cut_short", {"folder": str(tmp_path)}, folders=(tmp_path,))
 
 
 def test_an_error_of_ours_comes_back_as_it_is_without_escape_sequences() -> None:

@@ -116,8 +116,10 @@ def test_fully_quantized_models_are_refused_and_partly_quantized_ones_not() -> N
 
 def test_kinds_are_counted() -> None:
     nodes = [
-        node("MatMulNBits", ["x", "w"], ["a"], domain="com.microsoft", K=16, N=16, bits=4, block_size=16),
-        node("QLinearAdd", ["a"], ["b"], domain="com.microsoft"),
+        node(
+            "MatMulNBits", ["x", "w", "w"], ["a"], domain="com.microsoft", K=16, N=16, bits=4, block_size=16
+        ),
+        node("QLinearAdd", ["a"] * 7, ["b"], domain="com.microsoft"),
         node("MatMulInteger", ["b", "b"], ["c"]),
         node("ReluGrad", ["c"], ["y"], domain="com.microsoft"),
     ]

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import octavo
 from octavo.core.granularity import PerBlock
-from octavo.core.plan import Constant, Key
+from octavo.core.plan import Constant, Dynamic, Key
 from octavo.model.session import Session
 
 rng = np.random.default_rng(3)
@@ -48,19 +48,36 @@ def sqnr(a, b):
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
-def test_layer_behind_a_gate_is_scaled_block_by_block(static):
+def test_layer_behind_a_gate_reads_its_input_in_two_passes_row_by_row(static):
     model = swiglu()
     x = rng.normal(size=(16, 64)).astype(np.float32)
     x[0] *= 60  # one loud row: a range over the whole tensor leaves the others no steps
     result = octavo.quantize(model, [{"x": x}] if static else None)
-    assert result.plan.nodes["down_proj"].form == "MatMulNBits"
-    entry = result.plan.entries[Key("down", "down_proj")]
-    assert isinstance(entry, Constant)
-    assert entry.scheme.granularity == PerBlock(32, 0)
+    assert result.plan.nodes["down_proj"].form == "MatMulIntegerToFloat"
+    assert result.plan.entries[Key("h", "down_proj")] == Dynamic(twice=True, by_row=True)
     expected = outputs(octavo.prepare(model).model, x)
     quiet = slice(1, None)
     only_down = octavo.quantize(model, None, include=("down_proj",))
     assert sqnr(expected[quiet], outputs(only_down.model, x)[quiet]) > 30
+
+
+def test_layer_behind_a_gate_is_scaled_block_by_block_in_the_qoperator_style():
+    result = octavo.quantize(swiglu(), [{"x": np.ones((2, 64), np.float32)}], style="qoperator")
+    assert result.plan.nodes["down_proj"].form == "MatMulNBits"
+    entry = result.plan.entries[Key("down", "down_proj")]
+    assert isinstance(entry, Constant)
+    assert entry.scheme.granularity == PerBlock(32, 0)
+
+
+def test_layers_before_the_last_gates_read_the_whole_input_in_two_passes():
+    plan = octavo.plan(swiglu(), octavo.W8)
+    for layer in ("gate_proj", "up_proj"):
+        assert plan.entries[Key("x", layer)] == Dynamic(twice=True)
+
+
+def test_loud_layer_among_those_at_run_time_takes_two_passes():
+    plan = octavo.plan(swiglu(), octavo.W8A8.but(at_run_time=("down_proj",)))
+    assert plan.entries[Key("h", "down_proj")] == Dynamic(twice=True, by_row=True)
 
 
 def test_gate_of_a_value_with_its_own_sigmoid_is_no_gated_product():

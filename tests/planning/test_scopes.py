@@ -12,7 +12,7 @@ from quantizing import EVERYWHERE, error, feeds_for, layers, ops, reason, run, s
 import octavo
 from octavo.core.plan import Key
 from octavo.errors import ModelError
-from octavo.model import io
+from octavo.model import io, query
 
 RECIPES = {"target": octavo.W8A8, "everywhere": EVERYWHERE}
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
@@ -63,15 +63,9 @@ def test_both_branches_of_an_if_are_quantized(recipe: octavo.Recipe, style: str)
 
 def test_a_weight_from_outside_is_stored_once_for_all_branches() -> None:
     result = octavo.quantize(if_model(), both_ways(if_model()))
-    stored = [
-        v
-        for v in result.model.graph.initializers.values()
-        if v.dtype.name == "INT8" and v.shape == (8, 8, 3, 3)
-    ]
-    assert len(stored) == 3
-    assert not [
-        v for v in result.model.graph.initializers.values() if v.dtype.name == "FLOAT" and len(v.shape) == 4
-    ]
+    held = [v for part in query.graphs(result.model) for v in part.initializers.values()]
+    assert len([v for v in held if v.dtype.name == "INT8" and v.shape == (8, 8, 3, 3)]) == 3
+    assert not [v for v in held if v.dtype.name == "FLOAT" and len(v.shape) == 4]
 
 
 def test_dynamic_quantization_reaches_into_branches() -> None:

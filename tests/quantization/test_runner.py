@@ -85,7 +85,7 @@ def test_reader_gives_samples_in_the_order_of_their_numbers(folder: Path) -> Non
 
 def test_reader_says_what_is_missing_or_broken(folder: Path, tmp_path: Path) -> None:
     (folder / "test_data_set_0" / "input_0.pb").write_bytes(b"nonsense")
-    with pytest.raises(DataError, match="is no TensorProto"):
+    with pytest.raises(DataError, match="read as a tensor"):
         runner.OnnxModelCalibrationDataReader("model.onnx").get_next()
     (folder / "test_data_set_0" / "input_0.pb").unlink()
     with pytest.raises(DataError, match="can't be read"):

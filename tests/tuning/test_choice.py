@@ -142,3 +142,12 @@ def test_a_speed_below_float_is_missed_only_where_noise_does_not_explain_it() ->
 def test_a_result_larger_than_float_misses_the_demands() -> None:
     assert Demands().missed(replace(trial("small", 1.5, 30), size=0.3)) is None
     assert "bytes of float" in (Demands().missed(replace(trial("large", 1.5, 30), size=1.3)) or "")
+
+
+@pytest.mark.parametrize(("times", "expected"), [(1.3, "static"), (2.0, "static, convolutions float")])
+def test_a_kind_of_operators_is_left_float_only_where_that_is_faster(times: float, expected: str) -> None:
+    name = "static, convolutions float"
+    candidate = Candidate(name, octavo.W8A8, "", faster_than="static")
+    closer = replace(trial(name, times, 34.0, 200), candidate=candidate)
+    assert chosen(trial("static", 1.4, 12.0), closer) == expected
+    assert chosen(trial("static", 1.4, 12.0), closer, min_sqnr=20.0) == name

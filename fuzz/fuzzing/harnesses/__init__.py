@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 CORPUS = Path(__file__).resolve().parents[2] / "corpus"
 NAMES = ("model", "external", "numpy_files", "statistics", "plan", "table", "recipe", "quantize", "pictures",
-         "labels")  # fmt: skip
+         "labels", "report")  # fmt: skip
 
 
 class Harness(Protocol):

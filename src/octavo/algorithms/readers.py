@@ -11,6 +11,7 @@ import onnx_ir as ir
 from octavo.algorithms.layers import F64, PRODUCTS, Layer, layer_of
 from octavo.algorithms.steps import Subject
 from octavo.core.plan import Key
+from octavo.model import query
 
 _MOVES = ("MaxPool", "Resize", "Identity", "Dropout")  # channels stay where they are
 _SHIFTS = ("Reshape", "Transpose", "Concat", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Identity")
@@ -83,12 +84,18 @@ def _function(value: ir.Value, subject: Subject) -> tuple[str | None, ir.Value]:
 
 def answer_function(value: ir.Value) -> str | None:
     """The function that every path from a tensor goes through behind data movement: Sigmoid, or none."""
-    if value.is_graph_output() or not value.uses():
-        return None
-    for node in value.consumers():
-        moved = node.op_type in _SHIFTS and all(answer_function(v) is not None for v in node.outputs)
-        if node.op_type != "Sigmoid" and not moved:
+    seen = {value}
+    todo = [value]
+    while todo:
+        here = todo.pop()
+        if here.is_graph_output() or not here.uses():
             return None
+        for node in here.consumers():
+            if query.is_op(node, *_SHIFTS):
+                todo.extend(v for v in node.outputs if v not in seen)
+                seen.update(node.outputs)
+            elif not query.is_op(node, "Sigmoid"):
+                return None
     return "Sigmoid"
 
 

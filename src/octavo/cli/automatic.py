@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 MISSED = 1
 USUAL_SQNR = 10.0  # dB
 FIXES = (
-    "plain", "recipe", "plan", "stats", "table", "dynamic", "format", "weights", "activations", "per",
-    "method", "steps", "no_verify", "no_prepare",
+    "plain", "recipe", "plan", "stats", "table", "dynamic", "stored", "format", "weights", "activations",
+    "per", "method", "steps", "no_verify", "no_prepare",
 )  # fmt: skip
 _OWN = ("evaluate", "max_drop", "min_sqnr", "min_speed", "time_limit")
 
@@ -132,7 +132,7 @@ def choose(options: argparse.Namespace, console: Console) -> tuple[Tuned, str]:
 
 def _remark(tuned: Tuned, console: Console) -> None:
     best = tuned.best
-    if best is not None and best.speed is not None and best.speed.value < 1:
+    if best is not None and best.speed is not None and best.speed.value < 1 and not best.runs_float:
         advice = "" if tuned.met else "; --min-speed 0 takes what is small and close all the same"
         console.note(f"slower than float on this machine: {best.speed.value:.2f} × its speed{advice}")
 

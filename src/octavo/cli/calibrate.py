@@ -49,6 +49,8 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     check_outputs(options.model, {"-o": options.output})
     if options.dynamic:
         raise RecipeError("--dynamic finds ranges while the model runs: there is nothing to calibrate.")
+    if options.stored == "all":
+        raise RecipeError("--stored all quantizes nothing: there is nothing to calibrate.")
     if checkpoint_of(options.output).exists():
         console.note(f"going on from {shown(checkpoint_of(options.output))}")
     more: dict[str, Any] = {"prepare": None} if options.no_prepare else {}

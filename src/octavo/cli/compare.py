@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from octavo.cli.console import Console
 from octavo.cli.data import add_data, count, data_of
 from octavo.cli.paths import check_outputs, check_report, shown, write_text
 from octavo.cli.verb import Answer, Verb, as_json_text
+from octavo.core import scratch
 from octavo.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
 def _propose(found: Comparison, path: str) -> None:
     if Path(path).suffix.lower() not in (".yaml", ".yml", ".json"):
         raise RecipeError(f"--propose {path}: a recipe is written as .yaml or .json.")
-    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+    with scratch.folder() as folder:
         draft = Path(folder) / f"recipe{Path(path).suffix.lower()}"
         found.proposal().save(draft)
         write_text(path, draft.read_text(encoding="utf-8"))

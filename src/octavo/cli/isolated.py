@@ -11,7 +11,7 @@ from octavo.cli.console import Console
 from octavo.cli.verb import Answer
 
 _ENTRY = "octavo.cli.isolated:work"
-_OUTPUTS = ("output", "report", "fix", "propose")
+OUTPUTS = ("output", "report", "fix", "propose")
 
 
 def run(arguments: Sequence[str], options: argparse.Namespace, console: Console) -> Answer:
@@ -30,10 +30,10 @@ def run(arguments: Sequence[str], options: argparse.Namespace, console: Console)
                 console.progress(*progress_of(message))
             case "note":
                 console.note(str(message.get("text", "")))
-            case "isolation" if message.get("network") is not False:
-                console.note("isolated, but this system does not let a process give up the network")
+            case "isolation":
+                _say_what_is_missing(message, console)
 
-    places = [getattr(options, name, None) for name in _OUTPUTS]
+    places = [getattr(options, name, None) for name in OUTPUTS]
     folders = tuple(Path(place).absolute().parent for place in places if isinstance(place, str))
     call = Call(_ENTRY, {"arguments": list(arguments)}, folders, options.debug)
     answer = run_isolated(call, limits, listen)
@@ -43,6 +43,15 @@ def run(arguments: Sequence[str], options: argparse.Namespace, console: Console)
         data if isinstance(data, dict) else {},
         code if isinstance(code, int) else 70,
     )
+
+
+def _say_what_is_missing(message: Mapping[str, Any], console: Console) -> None:
+    if message.get("network") is not False:
+        console.note("isolated, but this system does not let a process give up the network")
+    if message.get("files") is not False:
+        console.note(
+            "isolated, but this system does not keep a process from writing elsewhere (Landlock, Linux 6.2)"
+        )
 
 
 def work(call: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:

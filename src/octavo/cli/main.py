@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -26,6 +25,7 @@ from octavo.cli import (
     compare,
     doctor,
     evaluate,
+    guarded,
     inspect,
     isolated,
     lint,
@@ -229,6 +229,12 @@ def entry() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    # A polite request to stop unwinds the stack, so that temporary files go.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    sys.exit(main())
+    given = sys.argv[1:]
+    try:
+        if guarded.is_wanted(given):
+            guarded.split(given)
+        else:
+            guarded.accept_signals()
+    except OctavoError as error:
+        sys.exit(_failed(error, FAULT, "--json" in given, debug=False))
+    sys.exit(main(given))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from octavo.cli.console import Console
 from octavo.cli.paths import check_outputs, shown, write_text
 from octavo.cli.selection import add_selection, op_types, recipe_of, target_of
 from octavo.cli.verb import Answer, Verb
+from octavo.core import scratch
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     )
     text = plan_table(plan, tensors=options.tensors)
     if options.output is not None:
-        with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+        with scratch.folder() as folder:
             draft = Path(folder) / "plan.json"
             plan.save(draft)
             write_text(options.output, draft.read_text(encoding="utf-8"))

@@ -63,11 +63,14 @@ def _check(options: argparse.Namespace) -> None:
         raise RecipeError(
             f"--dynamic needs no {given}: ranges are found while the model runs. Leave one of them out."
         )
+    if options.stored == "all" and given is not None:
+        raise RecipeError(f"--stored all quantizes nothing and needs no {given}; leave one of them out.")
     if options.plan is None:
         return
     chosen = (
         "recipe",
         "dynamic",
+        "stored",
         "format",
         "target",
         "weights",
@@ -208,6 +211,8 @@ best goes to OUT.best.onnx and the exit code is 1.""",
         " --max-drop 0.5%",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --min-sqnr 25 --time-limit 120",
         "octavo quantize bert.onnx -o bert.int8.onnx --dynamic",
+        "octavo quantize speech.onnx -o speech.int8.onnx --dynamic --stored rest",
+        "octavo quantize model.onnx -o small.onnx --stored all",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --exclude 'op:Softmax' --exclude '/head/*'",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --method percentile:99.99",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --recipe recipe.yaml --report report.md",

@@ -24,6 +24,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     from octavo.reporting.html import figures, sides, write
+    from octavo.reporting.html.sources import readable
 
     if Path(options.output).suffix.lower() != ".html":
         raise RecipeError(f"-o {options.output}: a report is a page; choose a name that ends in .html.")
@@ -31,7 +32,8 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         check_outputs(result, {"-o": options.output})
     found = sides(options.results)
     size = write(found, options.output, options.title)
-    verdicts = [figures.verdict(side) for side in found]
+    with readable():
+        verdicts = [figures.verdict(side) for side in found]
     lines = [
         f"{side.name or 'result'}: {verdict['text']}" for side, verdict in zip(found, verdicts, strict=True)
     ]

@@ -42,6 +42,11 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         "--dynamic", action="store_true", help="find activation ranges while the model runs: no data needed"
     )
     how.add_argument(
+        "--stored",
+        choices=("rest", "all"),
+        help="store weights as int8 that run as float: rest, of what is not quantized; all: quantize nothing",
+    )
+    how.add_argument(
         "--format",
         choices=("qdq", "qoperator", "integer"),
         help="how quantized operators are spelled (default: the recipe's)",
@@ -82,8 +87,11 @@ def recipe_of(options: argparse.Namespace, *, static: bool) -> Recipe | None:
     """The recipe that the flags ask for, or None where none of them says anything about it."""
     from octavo.targets import target
 
+    if options.stored == "all":
+        return _only_stored(options)
     changed = any(
-        getattr(options, name) is not None for name in ("weights", "activations", "per", "method", "steps")
+        getattr(options, name) is not None
+        for name in ("weights", "activations", "per", "method", "steps", "stored")
     )
     if options.recipe is not None:
         named = _named(options.recipe)
@@ -93,6 +101,20 @@ def recipe_of(options: argparse.Namespace, *, static: bool) -> Recipe | None:
     sheet = target(options.target or DEFAULT_TARGET)
     static = static and not options.dynamic
     return _changed(sheet.static_recipe if static else sheet.dynamic_recipe, options)
+
+
+def _only_stored(options: argparse.Namespace) -> Recipe:
+    """The recipe that quantizes nothing; a flag that says what or how to quantize is a mistake beside it."""
+    from octavo.core.recipe import STORED
+
+    others = ("recipe", "dynamic", "format", "weights", "activations", "per", "method", "steps", "op_types")
+    clash = [f"--{name.replace('_', '-')}" for name in (*others, "include") if getattr(options, name)]
+    if clash:
+        raise RecipeError(
+            f"--stored all quantizes nothing, and {', '.join(clash)} would say how; leave one of them out, or"
+            " write --stored rest."
+        )
+    return STORED.but(target=options.target or DEFAULT_TARGET)
 
 
 def target_of(options: argparse.Namespace, recipe: Recipe | None) -> str:
@@ -127,6 +149,7 @@ def _dynamic(recipe: Recipe) -> Recipe:
 def _changed(recipe: Recipe, options: argparse.Namespace) -> Recipe:
     from octavo.core.codec import parse_method
     from octavo.core.granularity import parse
+    from octavo.core.qtypes import INT8
     from octavo.core.scheme import Scheme
 
     if options.activations == "dynamic":
@@ -150,6 +173,8 @@ def _changed(recipe: Recipe, options: argparse.Namespace) -> Recipe:
         changes["activations"] = activations.but(method=_located("--method", parse_method, options.method))
     if options.steps is not None:
         changes["steps"] = tuple(name.strip() for name in options.steps.split(",") if name.strip())
+    if options.stored is not None:
+        changes["stored"] = INT8
     return recipe.but(**changes)
 
 

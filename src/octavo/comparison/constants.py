@@ -21,18 +21,24 @@ _DEEPEST = 16
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 
-def is_constant(value: ir.Value | None, depth: int = _DEEPEST) -> bool:
+def is_constant(value: ir.Value | None) -> bool:
     """Whether a value is the same in every run, and can be read off here."""
     if value is None:
         return False
+    level = {value}
+    for _ in range(_DEEPEST + 1):
+        if not all(map(_is_read, level)):
+            return False
+        makers = [maker for v in level if (maker := v.producer()) is not None]
+        level = {v for maker in makers for v in maker.inputs if v is not None}
+    return not level
+
+
+def _is_read(value: ir.Value) -> bool:
     producer = value.producer()
     if producer is None:
         return value.is_initializer() and not value.is_graph_input()
-    return (
-        depth > 0
-        and producer.op_type in _READERS
-        and all(v is None or is_constant(v, depth - 1) for v in producer.inputs)
-    )
+    return producer.op_type in _READERS
 
 
 def real(value: ir.Value | None) -> Array | None:
@@ -45,12 +51,19 @@ def real(value: ir.Value | None) -> Array | None:
 
 def stored(value: ir.Value | None) -> Array:
     """The content of a constant as it is stored."""
+    return _stored(value, {})
+
+
+def _stored(value: ir.Value | None, known: dict[ir.Value, Array]) -> Array:
+    """``known`` is what was read on the way, so that nothing is read twice."""
     if value is None:
         return np.zeros(0, np.float32)
     producer = value.producer()
     if producer is None:
         return np.asarray(value.const_value.numpy()) if value.const_value is not None else np.zeros(0)
-    return _READERS[producer.op_type](producer, [stored(v) for v in producer.inputs])
+    if value not in known:
+        known[value] = _READERS[producer.op_type](producer, [_stored(v, known) for v in producer.inputs])
+    return known[value]
 
 
 def numbers(value: ir.Value | None) -> Array | None:

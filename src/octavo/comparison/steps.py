@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, cast
@@ -19,6 +18,7 @@ from octavo.comparison.proposal import Proposer, base_recipe
 from octavo.comparison.result import Comparison, Culprit, OutputError, TensorError
 from octavo.comparison.run import Seen, Watch
 from octavo.comparison.weights import WeightError, weight_errors
+from octavo.core import scratch
 from octavo.errors import ModelError
 from octavo.model import io, query
 
@@ -53,7 +53,7 @@ def compare(
     are compared in every sample, tensors inside in the first 8 and then in every tenth.
     """
     tell = progress if progress is not None else _silent
-    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+    with scratch.folder() as folder:
         tell("match", 0, 1)
         mine = mapped(forms.plain(_source(quantized)), Path(folder))
         _refuse_float(mine)

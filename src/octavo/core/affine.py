@@ -73,7 +73,7 @@ def from_ranges(low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> list
 
 def widened(low: F64, high: F64, min_range: float | None) -> tuple[F64, F64]:
     """The range with zero inside it, and at least ``min_range`` wide."""
-    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise DataError(
             "A range is not finite: NaN or infinity reached a scale. Look for it in the calibration data."
         )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from octavo.core import leftovers
+from octavo.core import leftovers, scratch
 from octavo.core.leftovers import backup_name, new_name
 from octavo.errors import OutputError
 
@@ -80,6 +80,7 @@ def swap(targets: Sequence[Path], temporaries: Sequence[Path]) -> None:
 
     The first target is renamed last: once that has happened the new files stand, whatever comes after.
     """
+    scratch.sweep_once()
     with _turn(targets[0].parent):
         leftovers.sweep(targets[0].parent)
         _swap(targets, temporaries)

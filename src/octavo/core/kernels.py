@@ -39,17 +39,17 @@ def quantize(x: Array, params: QParams, *, limits: tuple[int, int] | None = None
     out = np.empty(x.shape, kind.dtype)
     scale, zero = params.scale.astype(wide), params.zero_point.astype(wide)
     low, high = limits or (kind.qmin, kind.qmax)
-    for real, stored, s, z in _slabs(params.granularity, [x, _as_bytes(out, kind)], [scale, zero]):
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for real, stored, s, z in _slabs(params.granularity, [x, _as_bytes(out, kind)], [scale, zero]):
             steps = np.asarray(real.astype(wide, copy=False) / s)
-        if kind.is_float:
-            stored[...] = np.clip(steps, -FLOAT8_MAX, FLOAT8_MAX, out=steps)
-            continue
-        np.rint(steps, out=steps)
-        steps += z
-        np.fmax(steps, wide(low), out=steps)
-        np.minimum(steps, wide(high), out=steps)
-        stored[...] = steps
+            if kind.is_float:
+                stored[...] = np.clip(steps, -FLOAT8_MAX, FLOAT8_MAX, out=steps)
+                continue
+            np.rint(steps, out=steps)
+            steps += z
+            np.fmax(steps, wide(low), out=steps)
+            np.minimum(steps, wide(high), out=steps)
+            stored[...] = steps
     return out
 
 
@@ -77,6 +77,9 @@ def extremes(x: Array, granularity: Granularity) -> tuple[Array, Array]:
     shape = parameter_shape(x.shape, granularity)
     if x.size == 0:
         return np.zeros(shape), np.zeros(shape)
+    if not shape and x.size <= SLAB:
+        wide = x.astype(_wide_type(x.dtype), copy=False)
+        return np.asarray(wide.min(), np.float64), np.asarray(wide.max(), np.float64)
     lows, highs = np.full(shape, np.inf), np.full(shape, -np.inf)
     for real, low, high in _slabs(granularity, [x], [lows, highs]):
         wide = real.astype(_wide_type(real.dtype), copy=False)

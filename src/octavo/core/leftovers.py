@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import os
 import re
 import secrets
@@ -37,7 +36,7 @@ _LONGEST = 255  # bytes of a file's name
 
 def new_name(kind: str) -> str:
     """A hidden name that nothing has yet, for a file (``tmp``) or a folder (``dir``) of this process."""
-    return f".octavo-{_system()}-{os.getpid()}-{secrets.token_hex(8)}.{kind}"
+    return f".octavo-{system()}-{os.getpid()}-{secrets.token_hex(8)}.{kind}"
 
 
 def backup_name(target: Path, first: Path, kind: str) -> str:
@@ -47,19 +46,20 @@ def backup_name(target: Path, first: Path, kind: str) -> str:
     """
     found = _OURS.fullmatch(first.name) or _OURS.fullmatch(first.parent.name)
     run = found["run"] if found is not None else secrets.token_hex(8)
-    name = f".octavo-{_system()}-{os.getpid()}-{run}.{kind}.{target.name}"
+    name = f".octavo-{system()}-{os.getpid()}-{run}.{kind}.{target.name}"
     return name if len(os.fsencode(name)) <= _LONGEST else new_name(kind)
 
 
 def sweep(folder: Path) -> None:
     """Clear away what runs that were killed have left in a folder. Files of others are not touched."""
-    if _system() == _UNKNOWN:
+    if system() == _UNKNOWN:
         return
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError:
         return
-    gone = [found for name in names if (found := _OURS.fullmatch(name)) and _is_abandoned(found)]
+    ours = [found for name in names if (found := _OURS.fullmatch(name))]
+    gone = [found for found in ours if is_abandoned(found["system"], found["process"])]
     for found in sorted(gone, key=lambda found: found["kind"] not in ("old", "new")):
         with contextlib.suppress(OSError):
             _clear(folder, found)
@@ -94,11 +94,12 @@ def _is_waiting(folder: Path, found: re.Match[str]) -> bool:
     return (folder / f"{stem}.tmp").exists() or (inside.is_dir() and any(inside.iterdir()))
 
 
-def _is_abandoned(found: re.Match[str]) -> bool:
-    if found["system"] != _system():
+def is_abandoned(on: str, process: str) -> bool:
+    """Whether a process ran on this very system, and is gone."""
+    if on != system() or on == _UNKNOWN:
         return False
     try:
-        os.kill(int(found["process"]), 0)
+        os.kill(int(process), 0)
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):  # somebody else's process, or no number of one
@@ -107,7 +108,10 @@ def _is_abandoned(found: re.Match[str]) -> bool:
 
 
 @functools.cache
-def _system() -> str:
+def system() -> str:
+    """Eight letters for this boot of this machine, or container; zeros where that can't be told."""
+    import hashlib
+
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         processes = Path("/proc/self/ns/pid").readlink()

@@ -111,10 +111,12 @@ class Constant:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """Parameters are computed at run time."""
+    """Parameters are computed at run time: for the whole tensor, or for each row of it."""
 
     TAGGED: ClassVar[bool] = True
     qtype: QType = UINT8
+    twice: bool = False  # what rounding leaves is rounded too, with a step 254 times finer
+    by_row: bool = False
 
 
 Entry: TypeAlias = Measured | Bounded | Shared | Derived | Fixed | Constant | Dynamic
@@ -144,6 +146,14 @@ class Quantized:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """A weight that is stored in integers and read as float: Cast and Mul, folded at load, restore it."""
+
+    scheme: Scheme
+    saves: int  # bytes
+
+
+@dataclass(frozen=True)
 class Plan:
     """What will be done. Frozen once built; ``entries`` in the order of the graph."""
 
@@ -156,6 +166,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     spelling: Spelling = field(default_factory=Spelling)
     rounded: tuple[tuple[str, str | None], ...] = ()  # keys that float readers see rounded too
+    stored: dict[str, Stored] = field(default_factory=dict)  # initializers whose readers stay float
 
     @property
     def opset(self) -> int:
@@ -222,6 +233,7 @@ class Plan:
             "notes": list(self.notes),
             **({"spelling": codec.encode(self.spelling)} if self.spelling != Spelling() else {}),
             **({"rounded": [list(key) for key in self.rounded]} if self.rounded else {}),
+            **({"stored": codec.encode(self.stored)} if self.stored else {}),
         }
 
     @classmethod
@@ -313,6 +325,7 @@ _FILE: dict[str, Any] = {
     "notes": tuple[str, ...],
     "spelling": Spelling,
     "rounded": tuple[tuple[str, str | None], ...],
+    "stored": dict[str, Stored],
 }
 
 

@@ -189,6 +189,7 @@ class Recipe:
     spelling: Spelling = field(default_factory=Spelling)
     steps: tuple[str, ...] = ()  # of ``octavo steps``, with options behind colons
     at_run_time: tuple[str, ...] = ()  # linear layers of a static model whose inputs have no fixed range
+    stored: QType | None = None  # of the weights of layers that stay float: int8, restored at load
 
     def __post_init__(self) -> None:
         for name in ("op_types", "include", "exclude", "overrides", "steps", "at_run_time"):
@@ -197,6 +198,11 @@ class Recipe:
             raise RecipeError(
                 f"{self.calibration_samples} calibration samples measure nothing; ask for one or more, or"
                 " leave calibration_samples out to use all."
+            )
+        if self.stored not in (None, INT8):
+            raise RecipeError(
+                f"stored: weights that run as float are stored as int8, not as {self.stored}; write int8"
+                " or null."
             )
 
     def but(self, **changes: Any) -> Recipe:
@@ -295,6 +301,7 @@ FP8 = Recipe(
     activations=Scheme(FLOAT8E4M3FN, symmetric=True, method=Distribution()),
     placement=Placement.EVERYWHERE,
 )
+STORED = Recipe(weights=_CHANNEL_INT8, activations=None, op_types=(), stored=INT8)  # nothing is quantized
 
 PRESETS: dict[str, Recipe] = {"W8A8": W8A8, "W8A16": W8A16, "W8": W8, "W4A16": W4A16, "FP8": FP8}
 
@@ -311,6 +318,7 @@ def preset(name: str) -> Recipe:
 __all__ = [
     "FP8",
     "PRESETS",
+    "STORED",
     "W4A16",
     "W8",
     "W8A8",

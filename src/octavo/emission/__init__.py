@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from octavo.core.plan import Plan
 from octavo.core.recipe import Style
-from octavo.emission import integer, qdq, qoperator
+from octavo.emission import integer, qdq, qoperator, stored
 from octavo.errors import TableError
 from octavo.model import query
 from octavo.planning.resolve import Params
@@ -26,5 +26,6 @@ def emit(model: ir.Model, plan: Plan, params: Params) -> None:
             " make the plan from this very model, prepared in the same way."
         )
     _STYLES[plan.style](model, plan, params)
+    stored.write(model, plan, params)
     if any(node.domain == "com.microsoft" for node in query.nodes(model)):
         model.opset_imports.setdefault("com.microsoft", 1)

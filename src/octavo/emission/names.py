@@ -15,6 +15,8 @@ OUTPUT = "_Output"
 INPUT = "_Input"
 CONVERTED = "_convert"
 NODE = "_quant"
+CAST = "_Cast"
+RESTORED = "_Mul"
 
 
 def zero_point(params: QParams) -> str | None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
 from octavo.core.plan import Constant, Key
-from octavo.emission import names
+from octavo.emission import names, softmax
 from octavo.emission.nbits import block_product
+from octavo.emission.passes import is_wanted, passes
 from octavo.emission.writer import MS, Writer
 from octavo.errors import TableError
-from octavo.model import query
 from octavo.model.query import is_float
-from octavo.ops import BLOCK_PRODUCT, Act, Kind, rule_of
+from octavo.ops import BLOCK_PRODUCT, MATMUL_TO_FLOAT, Act, Kind, rule_of
+from octavo.planning import masks
 
 _LOWEST = np.float32(-3.0e38)
-_REDUCE_MAX_BY_INPUT = 18  # the opset since which its axes are an input
 
 
 def spell(writer: Writer, name: str) -> bool:
@@ -32,6 +29,9 @@ def spell(writer: Writer, name: str) -> bool:
         return True
     if planned.form == BLOCK_PRODUCT.op_type:
         block_product(writer, node)
+        return True
+    if planned.form == MATMUL_TO_FLOAT.op_type and is_wanted(writer, node):
+        passes(writer, node)
         return True
     return False
 
@@ -122,14 +122,17 @@ def guard(writer: Writer, node: ir.Node) -> None:
     In front of a layer it keeps the runtime from rounding the layer's float weights, or from looking for a
     kernel that it has not; behind a Relu or Clip, from dropping that; on both sides of data movement, from
     moving QuantizeLinear and DequantizeLinear past it. A float Add becomes a Sum, which the runtime leaves
-    alone, and a float Softmax its parts.
+    alone. A float Softmax becomes its parts, or, over the last axis, gets a floor under what it reads.
     """
     is_float_node = node.name not in writer.plan.nodes
     if node.op_type == "Add" and is_float_node:
         node.op_type = "Sum"
         return
     if node.op_type == "Softmax" and is_float_node:
-        _spell_softmax(writer, node)
+        if masks.over_last_axis(node):
+            softmax.put_floor(writer, node)
+        else:
+            softmax.spell(writer, node)
         return
     rule = rule_of(node)
     kind = rule.kind if rule is not None else None
@@ -154,25 +157,3 @@ def guard(writer: Writer, node: ir.Node) -> None:
 def _held(writer: Writer, value: ir.Value, name: str) -> ir.Node:
     low = writer.constant(f"{name}_lowest", np.asarray(_LOWEST))
     return writer.editor.node("Max", [value, low], name=name, output=name, dtype=ir.DataType.FLOAT)
-
-
-def _spell_softmax(writer: Writer, node: ir.Node) -> None:
-    """``exp(x - max) / sum`` in five nodes, along the axis of a Softmax."""
-    x, name = node.inputs[0], node.name or ""
-    if x is None:
-        raise TableError(f"The plan guards node {name!r}, which reads nothing.")
-    axis = int(query.attribute(node, "axis", -1))
-    axes = writer.constant(f"{name}_axes", np.array([axis], np.int64))
-
-    def part(op: str, inputs: Sequence[ir.Value], suffix: str, attributes: dict[str, Any]) -> ir.Node:
-        new = f"{name}_{suffix}"
-        return writer.editor.node(op, inputs, attributes, name=new, output=new, dtype=x.dtype)
-
-    old = query.opset(writer.model) < _REDUCE_MAX_BY_INPUT
-    which = {"axes": [axis]} if old else {}
-    most = part("ReduceMax", [x] if old else [x, axes], "max", {"keepdims": 1, **which})
-    less = part("Sub", [x, most.outputs[0]], "shifted", {})
-    power = part("Exp", [less.outputs[0]], "exp", {})
-    total = part("ReduceSum", [power.outputs[0], axes], "sum", {"keepdims": 1})
-    share = part("Div", [power.outputs[0], total.outputs[0]], "share", {})
-    writer.replace_node(node, [most, less, power, total, share])

@@ -30,7 +30,7 @@ from octavo.planning.resolve import Params, stored_granularity
 MS = "com.microsoft"
 Axes = tuple[int, ...]
 
-_KEEP = 256 << 20  # bytes; the quantized weights of a smaller model stay in memory once computed
+KEEP = 256 << 20  # bytes; the quantized weights of a smaller model stay in memory once computed
 
 
 class _Known(dict[Key, QParams]):
@@ -50,7 +50,8 @@ class Writer:
         self.model, self.plan, self.params = model, plan, _Known(params)
         self.editor = Editor(model)
         self.nodes = {node.name or "": node for node in query.nodes(model)}
-        self.keeps = weight_bytes(model) < _KEEP
+        self.keeps = weight_bytes(model) < KEEP
+        self.shared: dict[Hashable, Any] = {}  # what spellings of several nodes have in common
         self._constants: dict[Hashable, tuple[ir.Value, ir.Value]] = {}
         self._scales: dict[Hashable, ir.Value] = {}
         self._zeros: dict[Hashable, ir.Value] = {}
@@ -65,9 +66,10 @@ class Writer:
 
     def _named(self) -> dict[str, ir.Value]:
         found = {v.name or "": v for graph in query.graphs(self.model) for v in graph.inputs}
-        found.update(self.model.graph.initializers)
+        found.update(query.initializers(self.model.graph))
         for node in query.nodes(self.model):
-            found.update((v.name or "", v) for v in node.outputs)
+            for value in node.outputs:
+                found[value.name or ""] = value
         return found
 
     def _absorb(self) -> None:
@@ -172,7 +174,7 @@ class Writer:
         limits = self._limits(key)
         slot = (origin, params.identity, limits, layout)
         if slot not in self._weights:
-            tensor = _lazy(origin, params, limits, layout, self.keeps)
+            tensor = integers(origin, params, limits, layout, self.keeps)
             self._weights[slot] = self.editor.constant((origin.name or "") + names.QUANTIZED, tensor)
         return self._weights[slot]
 
@@ -203,7 +205,7 @@ class Writer:
             producer.graph.insert_after(producer, new)
         else:
             graph = value.graph if value.graph is not None and value.is_graph_input() else self.model.graph
-            _prepend(graph, new)
+            prepend(graph, new)
 
     def before(self, node: ir.Node, new: Sequence[ir.Node]) -> None:
         """Put nodes in front of one."""
@@ -213,7 +215,7 @@ class Writer:
 
     def at_start(self, new: Sequence[ir.Node]) -> None:
         """Put nodes before all others."""
-        _prepend(self.model.graph, new)
+        prepend(self.model.graph, new)
 
     # ---- single nodes
 
@@ -302,9 +304,10 @@ class Writer:
                 self.model.graph.initializers.pop(value.name)
 
 
-def _lazy(
+def integers(
     origin: ir.Value, params: QParams, limits: tuple[int, int] | None, layout: Axes | None, keep: bool
 ) -> ir.TensorProtocol:
+    """The integers of a weight, computed when they are asked for; once, if they are to be kept."""
     source = origin.const_value
     if source is None:
         raise TableError(f"The weight {origin.name!r} has no content.")
@@ -330,7 +333,8 @@ def _axis(grain: Granularity) -> dict[str, int]:
             return {"axis": int(axis or 0), "block_size": size}
 
 
-def _prepend(graph: ir.Graph, new: Sequence[ir.Node]) -> None:
+def prepend(graph: ir.Graph, new: Sequence[ir.Node]) -> None:
+    """Put nodes before all others of a graph."""
     if len(graph):
         graph.insert_before(graph[0], new)
     else:

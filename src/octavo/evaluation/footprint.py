@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from octavo.core import scratch
 from octavo.evaluation.task import Feeds
 from octavo.model import io
 from octavo.model.reading import FILES
@@ -39,7 +39,7 @@ def file_bytes(path: Path) -> int:
 
 def footprint(model: Path, feed: Feeds, specs: Sequence[InputSpec], threads: int | None) -> Footprint:
     """Load and run a model in a fresh interpreter."""
-    with TemporaryDirectory(prefix="octavo-") as name:
+    with scratch.folder() as name:
         folder = Path(name)
         arrays: dict[str, Any] = {f"a{i}": _storable(feed[spec.name]) for i, spec in enumerate(specs)}
         np.savez(folder / "feeds.npz", **arrays)

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import onnx
 
+from octavo.core import scratch
 from octavo.errors import ModelError
 from octavo.evaluation.task import Feeds
 from octavo.model.session import Session
@@ -66,7 +66,7 @@ class Profile:
 
 def profiled(model: Path, feeds: Sequence[Feeds], threads: int | None) -> Profile:
     """Run a model under the profiler."""
-    with TemporaryDirectory(prefix="octavo-") as folder:
+    with scratch.folder() as folder:
         dumped = Path(folder) / "optimized.onnx"
         session, graph = _open(model, threads, Path(folder) / "profile", dumped)
         for number in range(RUNS):

@@ -6,9 +6,9 @@ import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from octavo.core import scratch
 from octavo.errors import ModelError
 from octavo.model import io
 from octavo.model.session import InputSpec
@@ -24,7 +24,7 @@ def on_disk(source: Any, stack: contextlib.ExitStack) -> Path:
         if not path.is_file():
             raise ModelError(f"There is no model at {path}; give the path of an ONNX file.")
         return path.absolute()
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="octavo-")))
+    folder = Path(stack.enter_context(scratch.folder()))
     return io.save(io.load(getattr(source, "model", source)), folder / "model.onnx")[0]
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from octavo.isolation import confine
+from octavo.isolation import confine, landlock
 
 Emit: TypeAlias = Callable[[dict[str, Any]], None]
 
@@ -31,8 +31,10 @@ def main() -> NoReturn:
     """``python -c … <settings>``: give up what can be given up, fork, watch."""
     settings = json.loads(sys.argv[1])
     emit = _emitter(1)
-    emit({"kind": "isolation", "network": not confine.give_up_network()})
+    network_cut = confine.give_up_network()
     confine.give_up_privileges()
+    files_kept = landlock.keep_writes_below(settings["writable"])
+    emit({"kind": "isolation", "network": not network_cut, "files": not files_kept})
     confine.adopt_orphans()
     worker = os.fork()
     if worker == 0:

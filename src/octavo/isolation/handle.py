@@ -22,13 +22,15 @@ _ENTRY = "octavo.isolation.verbs:work"
 class Outcome:
     """What an isolated verb gave: text for people, plain data, and the files that it wrote.
 
-    ``network_cut`` says whether the system let the run give up the network.
+    ``network_cut`` says whether the system let the run give up the network, ``writes_kept`` whether it kept
+    the run from writing anywhere but to the folders of its outputs.
     """
 
     text: str
     data: dict[str, Any] = field(default_factory=dict)
     written: tuple[Path, ...] = ()
     network_cut: bool = False
+    writes_kept: bool = False
 
     def __str__(self) -> str:
         return self.text
@@ -109,11 +111,11 @@ class Isolated:
     def _run(self, verb: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Outcome:
         refuse_network(options.get("engine"))
         progress: Progress | None = options.pop("progress", None)
-        cut = [False]
+        given_up = {"network": False, "files": False}
 
         def listen(message: dict[str, Any]) -> None:
             if message["kind"] == "isolation":
-                cut[0] = message.get("network") is False
+                given_up.update({name: message.get(name) is False for name in given_up})
             elif progress is not None and message["kind"] == "progress":
                 progress(*progress_of(message))
 
@@ -128,7 +130,13 @@ class Isolated:
         answer = run(Call(_ENTRY, given, folders), self.limits, listen)
         written = tuple(Path(str(path)) for path in answer.get("written") or ())
         data = answer.get("data")
-        return Outcome(str(answer.get("text", "")), data if isinstance(data, dict) else {}, written, cut[0])
+        return Outcome(
+            str(answer.get("text", "")),
+            data if isinstance(data, dict) else {},
+            written,
+            network_cut=given_up["network"],
+            writes_kept=given_up["files"],
+        )
 
 
 def progress_of(message: dict[str, Any]) -> tuple[str, int, int | None]:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from octavo import errors
+from octavo.core import scratch
 from octavo.core.files import sweep
 from octavo.errors import DataError, IsolationError, OctavoError
 from octavo.isolation.limits import Limits
@@ -36,7 +36,7 @@ _PARTING = 5.0  # seconds for an interrupted worker to clean up after itself
 
 @dataclass(frozen=True)
 class Call:
-    """What to run: a function (``module:name``) of a trusted module, what it gets, where its output goes."""
+    """What to run: a function (``module:name``) of a trusted module, what it gets, where it may write."""
 
     entry: str
     given: Any
@@ -50,7 +50,7 @@ def run(call: Call, limits: Limits, listen: Listener) -> dict[str, Any]:
         raise IsolationError(
             "Isolation needs the limits of a POSIX system, which this is not; use a container."
         )
-    folder = Path(tempfile.mkdtemp(prefix="octavo-"))
+    folder = Path(scratch.lasting_folder())
     try:
         with _started(call, limits, folder) as process:
             return _listened(process, limits, listen)
@@ -66,6 +66,7 @@ def _started(call: Call, limits: Limits, folder: Path) -> Iterator[subprocess.Po
     settings = {
         "entry": call.entry,
         "call": str(_packed(call.given, folder)),
+        "writable": [str(path.absolute()) for path in (folder, *call.folders)],
         "debug": call.debug,
         "memory": limits.memory,
         "seconds": limits.seconds,

@@ -6,7 +6,7 @@ Nothing here reads a weight or allocates for one; a model that fails is refused 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx
@@ -30,8 +30,18 @@ _TYPED_FIELDS: dict[str, frozenset[int]] = {
     "string_data": frozenset({TensorProto.STRING}),
 }
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+_NUMBERS = frozenset(
+    {
+        onnx.AttributeProto.INT,
+        onnx.AttributeProto.INTS,
+        onnx.AttributeProto.FLOAT,
+        onnx.AttributeProto.FLOATS,
+        onnx.AttributeProto.STRING,
+    }
+)
 _BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 _OTHER_FIELD = "int32_data"  # every narrower type
+_FIELDS = (*_TYPED_FIELDS, _OTHER_FIELD)
 
 
 def check_model(proto: onnx.ModelProto, where: str, apart: Mapping[str, Stretch]) -> Mapping[str, str]:
@@ -41,16 +51,33 @@ def check_model(proto: onnx.ModelProto, where: str, apart: Mapping[str, Stretch]
     """
     if not proto.HasField("graph") or (not proto.ir_version and not proto.opset_import):
         raise ModelError(f"{where} is no ONNX model: it holds no graph; check that this is the right file.")
-    for entry in proto.opset_import:
-        if not 0 < entry.version < 1 << 31:
-            raise ModelError(f"{where} imports the impossible opset version {entry.version}.")
+    _check_imports(proto.opset_import, where)
     walk = _Walk(where)
     walk.graph(proto.graph, apart)
     walk.in_function = True
     for function in proto.functions:
+        _check_function(function, where)
         walk.count(len(function.node))
         walk.nodes(function.node, 0)
     return walk.checksums
+
+
+def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> None:
+    for entry in imports:
+        if not isinstance(entry.domain, str):
+            raise ModelError(f"{where} is damaged: it imports operators of the domain {entry.domain!r}.")
+        if not 0 < entry.version < 1 << 31:
+            raise ModelError(f"{where} imports the impossible opset version {entry.version}.")
+
+
+def _check_function(function: onnx.FunctionProto, where: str) -> None:
+    """Refuse names that are no text, and impossible imports; the nodes are looked at elsewhere."""
+    names = (function.domain, function.name, function.overload, *function.input, *function.output,
+             *function.attribute, *(one.name for one in function.attribute_proto))  # fmt: skip
+    for text in names:
+        if not isinstance(text, str):
+            raise ModelError(f"{where} is damaged: a function has the name {text!r}.")
+    _check_imports(function.opset_import, where)
 
 
 def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
@@ -90,7 +117,8 @@ class _Walk:
             _check_text(node, self.where)
             _check_bodies(node, self.where)
             for attribute in node.attribute:
-                self.attribute(attribute, f"of node {node.name or node.op_type!r}", depth)
+                if attribute.type not in _NUMBERS or attribute.ref_attr_name:
+                    self.attribute(attribute, f"of node {node.name or node.op_type!r}", depth)
 
     def attribute(self, attribute: onnx.AttributeProto, place: str, depth: int) -> None:
         """A tensor, several, or a graph, wherever an attribute holds one."""
@@ -126,19 +154,21 @@ class _Walk:
         if tensor.HasField("segment"):
             raise ModelError(f"{name} is stored in segments, which is not supported.")
         dtype, shape = _dims(tensor, name)
-        filled = [one for one in (*_TYPED_FIELDS, _OTHER_FIELD) if len(getattr(tensor, one))]
-        raw = len(tensor.raw_data) if tensor.HasField("raw_data") else apart
+        filled = [one for one in _FIELDS if len(getattr(tensor, one))]
+        content = tensor.raw_data if tensor.HasField("raw_data") else b""
+        raw = len(content) if content or tensor.HasField("raw_data") else apart
+        external = tensor.data_location == TensorProto.EXTERNAL
         if raw is not None:
             filled.append("raw_data")
-        if tensor.data_location == TensorProto.EXTERNAL:
+        if external:
             filled.append("external data")
         if len(filled) > 1:
             raise ModelError(f"{name} holds {' and '.join(filled)} at once; the model is damaged.")
-        if tensor.data_location == TensorProto.EXTERNAL:
+        if external:
             self._reference(tensor, name)
         elif raw is not None:
             _check_size(dtype, shape, raw, name)
-            _check_padding(dtype, shape, tensor.raw_data[-1:], name)
+            _check_padding(dtype, shape, content[-1:], name)
         else:
             _check_typed(tensor, (dtype, shape), filled, name)
 
@@ -166,13 +196,12 @@ def _check_names(graph: onnx.GraphProto, where: str) -> None:
     for named in (*graph.initializer, *graph.input, *graph.output):
         if not isinstance(named.name, str):
             raise ModelError(f"{where} is damaged: a tensor has the name {named.name!r}.")
-    names = Counter(tensor.name for tensor in graph.initializer)
-    _refuse_twice(names, f"{where}: the initializer")
-    _refuse_twice(Counter(value.name for value in graph.input), f"{where}: the graph input")
-    outputs = Counter(name for node in graph.node for name in node.output if name)
-    _refuse_twice(outputs, f"{where}: the tensor")
-    defined = next((name for name in outputs if name in names), None)
-    if defined is not None:
+    names = _refuse_twice([tensor.name for tensor in graph.initializer], f"{where}: the initializer")
+    _refuse_twice([value.name for value in graph.input], f"{where}: the graph input")
+    made = [name for node in graph.node for name in node.output if name]
+    outputs = _refuse_twice(made, f"{where}: the tensor")
+    if not names.isdisjoint(outputs):
+        defined = next(name for name in made if name in names)
         raise ModelError(f"{where}: the tensor {defined!r} is an initializer and a node's output at once.")
     if "" in names:
         raise ModelError(f"{where} has an initializer without a name.")
@@ -180,9 +209,13 @@ def _check_names(graph: onnx.GraphProto, where: str) -> None:
 
 def _check_text(node: onnx.NodeProto, where: str) -> None:
     """Refuse names that are no text: protobuf hands over as bytes what it can't decode."""
-    for text in _texts(node):
-        if not isinstance(text, str):
-            raise ModelError(f"{where} is damaged: a {node.op_type!r} node has the name {text!r}.")
+    texts = [node.op_type, node.domain, node.overload, node.name, *node.input, *node.output]
+    texts += [attribute.name for attribute in node.attribute]
+    try:
+        "".join(texts)
+    except TypeError:
+        text = next(text for text in texts if not isinstance(text, str))
+        raise ModelError(f"{where} is damaged: a {node.op_type!r} node has the name {text!r}.") from None
 
 
 def _check_bodies(node: onnx.NodeProto, where: str) -> None:
@@ -201,15 +234,13 @@ def _check_bodies(node: onnx.NodeProto, where: str) -> None:
         )
 
 
-def _texts(node: onnx.NodeProto) -> Iterator[object]:
-    yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
-    yield from (attribute.name for attribute in node.attribute)
-
-
-def _refuse_twice(names: Counter[str], what: str) -> None:
-    if names and len(names) != names.total():
-        name = next(name for name, count in names.items() if count > 1)
+def _refuse_twice(names: list[str], what: str) -> set[str]:
+    """The names as a set; raise if one of them is there twice."""
+    found = set(names)
+    if len(found) != len(names):
+        name = next(name for name, count in Counter(names).items() if count > 1)
         raise ModelError(f"{what} {name!r} is defined twice; give each definition a name of its own.")
+    return found
 
 
 def _dims(tensor: onnx.TensorProto, name: str) -> tuple[ir.DataType, tuple[int, ...]]:
@@ -218,10 +249,11 @@ def _dims(tensor: onnx.TensorProto, name: str) -> tuple[ir.DataType, tuple[int, 
     except ValueError as error:
         raise ModelError(f"{name} has the unknown element type {tensor.data_type}.") from error
     shape = tuple(tensor.dims)
-    if dtype == ir.DataType.UNDEFINED or any(dim < 0 for dim in shape) or len(shape) > 64:
+    if dtype == ir.DataType.UNDEFINED or (shape and min(shape) < 0) or len(shape) > 64:
         raise ModelError(f"{name} has an impossible type or shape: {dtype}, {list(shape[:64])}.")
     width = ir.DataType.UINT8 if dtype == ir.DataType.STRING else dtype
-    if byte_size(width, tuple(max(dim, 1) for dim in shape)) > _LARGEST_TENSOR:
+    sides = shape if 0 not in shape else tuple(max(dim, 1) for dim in shape)
+    if byte_size(width, sides) > _LARGEST_TENSOR:
         raise ModelError(f"{name} has the impossible size {list(shape)}.")
     return dtype, shape
 
@@ -229,17 +261,20 @@ def _dims(tensor: onnx.TensorProto, name: str) -> tuple[ir.DataType, tuple[int, 
 def _check_size(dtype: ir.DataType, shape: tuple[int, ...], length: int, name: str) -> None:
     if dtype == ir.DataType.STRING:
         raise ModelError(f"{name} holds texts as raw bytes, which ONNX does not know; the model is damaged.")
-    if byte_size(dtype, shape) != length:
+    due = byte_size(dtype, shape)
+    if due != length:
         raise ModelError(
-            f"{name} of type {dtype} and shape {list(shape)} holds {length} bytes where "
-            f"{byte_size(dtype, shape)} are due; the model is damaged."
+            f"{name} of type {dtype} and shape {list(shape)} holds {length} bytes where {due} are due; the "
+            "model is damaged."
         )
 
 
 def _check_padding(dtype: ir.DataType, shape: tuple[int, ...], last: bytes, name: str) -> None:
     """Refuse bits behind the last element of six bits, which no reader lets pass."""
-    used = byte_size(ir.DataType.UINT8, shape) * dtype.bitwidth % 8
-    if dtype.bitwidth == _SIX and used and last and last[0] >> used:
+    if dtype.bitwidth != _SIX:
+        return
+    used = byte_size(ir.DataType.UINT8, shape) * _SIX % 8
+    if used and last and last[0] >> used:
         raise ModelError(f"{name} holds bits behind its last element; the model is damaged.")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.model.names import Names, node_names, value_names
+from octavo.model.names import Names, taken_names
 from octavo.model.scopes import detach
 
 
@@ -21,14 +21,19 @@ class Editor:
         self.model = model
 
     @cached_property
+    def _taken(self) -> tuple[Names, Names]:
+        """The names of all values and nodes; looked up when the first edit needs them."""
+        return taken_names(self.model)
+
+    @cached_property
     def values(self) -> Names:
-        """The names of all values; looked up when the first edit needs them."""
-        return value_names(self.model)
+        """The names of all values."""
+        return self._taken[0]
 
     @cached_property
     def nodes(self) -> Names:
-        """The names of all nodes; looked up when the first edit needs them."""
-        return node_names(self.model)
+        """The names of all nodes."""
+        return self._taken[1]
 
     def constant(
         self, name: str, content: npt.NDArray[Any] | ir.TensorProtocol, dtype: ir.DataType | None = None
@@ -65,7 +70,7 @@ class Editor:
             domain,
             op_type,
             inputs,
-            ir.convenience.convert_attributes(attributes) if attributes else (),
+            [_attribute(key, value) for key, value in attributes.items()] if attributes else (),
             outputs=[value],
             name=self.nodes.claim(name),
         )
@@ -93,6 +98,13 @@ class Editor:
                 if value.is_initializer() and value.name and not value.uses() and not value.is_graph_output():
                     self.model.graph.initializers.pop(value.name)
                     self.values.taken.discard(value.name)
+
+
+def _attribute(name: str, value: Any) -> ir.Attr:
+    """An attribute; most are a number, and telling what else it may be takes its time."""
+    if type(value) is int:
+        return ir.AttrInt64(name, value)
+    return ir.convenience.convert_attribute(name, value)
 
 
 def set_constant(value: ir.Value, content: npt.NDArray[Any] | ir.TensorProtocol) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
+from octavo.core import scratch
 from octavo.errors import ModelError
 from octavo.model import external, io
 from octavo.model.serialize import content, skeleton, tensor_header
@@ -54,7 +54,7 @@ def hand_over(
     if _inline_bytes(model.graph.initializers, folder) > _INLINE_MOST:
         if outputs is not None:
             model = _with_outputs(model, outputs)
-        temporary = tempfile.TemporaryDirectory(prefix="octavo-")
+        temporary = scratch.folder()
         keep.append(temporary)
         return str(io.save(model, Path(temporary.name) / "model.onnx", external_data=True)[0])
     proto = skeleton(model)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from octavo.core.qtypes import from_onnx
 from octavo.model import query
+from octavo.model.stored import stored_weight
 
 _WEIGHT_SLOTS = {
     "QLinearConv": (3, 4),
@@ -48,6 +49,7 @@ class Inspection:
     weights: Counter[str] = field(default_factory=Counter)  # "int8/channel" → how many
     activations: Counter[str] = field(default_factory=Counter)
     parts: tuple[Part, ...] = ()
+    stored: Counter[str] = field(default_factory=Counter)  # weights that the runtime restores at load
 
     @property
     def bytes(self) -> int:
@@ -63,7 +65,7 @@ class Inspection:
             "bytes": self.bytes,
             **{
                 n: dict(getattr(self, n))
-                for n in ("op_types", "quantized_ops", "float_ops", "weights", "activations")
+                for n in ("op_types", "quantized_ops", "float_ops", "weights", "activations", "stored")
             },
             "parts": [{"name": p.name, "count": p.count, "bytes": p.bytes} for p in self.parts],
         }
@@ -83,6 +85,7 @@ def inspect(model: ir.Model) -> Inspection:
     floats: Counter[str] = Counter()
     weights: dict[str, str] = {}
     activations: Counter[str] = Counter()
+    stored: dict[str, str] = {}
     for node in query.nodes(model):
         ops[node.op_type] += 1
         if node.op_type == "DequantizeLinear":
@@ -94,6 +97,8 @@ def inspect(model: ir.Model) -> Inspection:
             activations[f"{dynamic}{_type_name(kind)}"] += 1
         elif node.op_type in _WEIGHT_SLOTS:
             _weight(node, *_WEIGHT_SLOTS[node.op_type], weights)
+        elif (kept := stored_weight(node)) is not None:
+            stored[kept.integers.name or ""] = _type_name(query.element_type(kept.integers)) + _grain(node, 1)
         if is_quantized(node):
             quantized[node.op_type] += 1
         elif node.op_type in _PRODUCTS:
@@ -108,6 +113,7 @@ def inspect(model: ir.Model) -> Inspection:
         weights=Counter(weights.values()),
         activations=activations,
         parts=_parts(model),
+        stored=Counter(stored.values()),
     )
 
 
@@ -139,8 +145,8 @@ def _type_name(kind: ir.DataType | None) -> str:
 def _weight(node: ir.Node, index: int, scale: int | None, found: dict[str, str]) -> None:
     """Note the quantized constant that a node reads at ``index``, with the granularity of its scales."""
     value = node.inputs[index] if index < len(node.inputs) else None
-    while value is not None and (producer := value.producer()) is not None and producer.op_type in _ALIASES:
-        value = producer.inputs[0]
+    while value is not None and query.is_op(producer := value.producer(), *_ALIASES):
+        value = producer.inputs[0] if producer is not None and producer.inputs else None
     tensor = query.constant(value)
     kind = from_onnx(int(tensor.dtype)) if tensor is not None else None
     if value is None or tensor is None or kind is None:

@@ -16,17 +16,16 @@ import onnx
 import onnx_ir as ir
 
 from octavo.errors import ModelError, OutputError
-from octavo.model import files
+from octavo.model import files, query
 from octavo.model.fingerprint import fingerprint
 from octavo.model.reading import FILES, from_bytes, from_path, from_proto, own_copy
 from octavo.model.serialize import (
+    add_tensor,
     content,
     describe,
-    fill,
     lowest_ir_version,
     skeleton,
     source_path,
-    tensor_header,
     tensors,
     weight_bytes,
     write_model,
@@ -53,20 +52,21 @@ EXTERNAL_ABOVE = 1_500_000_000  # bytes of weights; protobuf stops at 2 GiB
 PROTOBUF_LIMIT = 2**31 - 1
 
 
-def load(source: ModelSource, *, base_dir: Path | None = None) -> ir.Model:
+def load(source: ModelSource, *, base_dir: Path | None = None, gather: bool = False) -> ir.Model:
     """An independent copy of a model: from a path, serialized bytes, a ``ModelProto`` or an ``ir.Model``.
 
     ``base_dir`` is where external weights are looked for if ``source`` is no path. The caller's object and
     files are never changed; large weights are read from them when needed, so they must stay as they are.
+    ``gather`` is for a model that is normalized next: ``Constant`` nodes may become initializers at once.
     """
     if isinstance(source, ir.Model):
         model = own_copy(source, base_dir)
     elif isinstance(source, onnx.ModelProto):
-        model = from_proto(source, base_dir)
+        model = from_proto(source, base_dir, gather=gather)
     elif isinstance(source, bytes | bytearray | memoryview):
-        model = from_bytes(bytes(source), base_dir)
+        model = from_bytes(bytes(source), base_dir, gather=gather)
     elif isinstance(source, str | os.PathLike):
-        model = from_path(Path(source), base_dir)
+        model = from_path(Path(source), base_dir, gather=gather)
     else:
         raise ModelError(
             f"A model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, not {type(source).__name__}."
@@ -80,12 +80,8 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The model as protobuf, all weights inside."""
     _refuse_too_large(model)
     proto = skeleton(model)
-    for name, value in model.graph.initializers.items():
-        tensor = content(name, value)
-        header = proto.graph.initializer.add()
-        header.CopyFrom(tensor_header(name, tensor))
-        if not isinstance(tensor, ir.StringTensor):
-            fill(header, tensor)
+    for name, value in query.initializers(model.graph).items():
+        add_tensor(proto.graph, name, content(name, value))
     return proto
 
 

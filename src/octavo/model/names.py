@@ -25,20 +25,17 @@ class Names:
         return free
 
 
-def value_names(model: ir.Model) -> Names:
-    """All value names of a model, taken."""
-    names = Names()
+def taken_names(model: ir.Model) -> tuple[Names, Names]:
+    """All names of values and of nodes of a model, taken."""
+    values, nodes = Names(), Names()
+    value_names, node_names = values.taken, nodes.taken
     for graph in query.graphs(model):
-        names.taken.update(value.name for value in graph.inputs if value.name)
-        names.taken.update(graph.initializers)
+        value_names.update(value.name for value in graph.inputs if value.name)
+        value_names.update(query.initializers(graph))
         for node in graph:
-            names.taken.update(value.name for value in node.outputs if value.name)
-    return names
-
-
-def node_names(model: ir.Model) -> Names:
-    """All node names of a model, taken."""
-    names = Names()
-    for graph in query.graphs(model):
-        names.taken.update(node.name for node in graph if node.name)
-    return names
+            node_names.add(node.name or "")
+            for value in node.outputs:
+                value_names.add(value.name or "")
+    value_names.discard("")
+    node_names.discard("")
+    return values, nodes

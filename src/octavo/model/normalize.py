@@ -9,7 +9,6 @@ Inputs and outputs of the main graph keep their names, types and order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 import numpy as np
 import onnx_ir as ir
@@ -28,13 +27,17 @@ def normalize(model: ir.Model) -> list[str]:
     _default_domain(model)
     _note(notes, inline_functions(model), "call{s} of model-local functions inlined")
     check_scopes(model)
+    _note(notes, _open_negative_sizes(model), "negative size{s} taken as unknown")
     if sort(model):
         notes.append("nodes put in topological order")
-    _note(notes, _unique_names(model), "name{s} made unique")
-    _note(notes, _inputs_to_constants(model), "initializer{s} no longer graph input{s}")
-    _note(notes, _constants_to_initializers(model), "Constant node{s} turned into initializers")
-    _note(notes, _lift_initializers(model), "initializer{s} of subgraphs moved to the main graph")
-    _types_of_initializers(model)
+    graphs = list(query.graphs(model))
+    _note(notes, _unique_names(graphs), "name{s} made unique")
+    _note(notes, _inputs_to_constants(graphs), "initializer{s} no longer graph input{s}")
+    for graph in graphs:
+        _types_of_initializers(graph)
+    constants, lifted = _gather_constants(graphs)
+    _note(notes, constants, "Constant node{s} turned into initializers")
+    _note(notes, lifted, "initializer{s} of subgraphs moved to the main graph")
     dead_nodes, dead_weights = remove_unused(model)
     _note(notes, dead_nodes, "unused node{s} removed")
     _note(notes, dead_weights, "unused initializer{s} removed")
@@ -57,10 +60,22 @@ def _default_domain(model: ir.Model) -> None:
                 )
 
 
+def _open_negative_sizes(model: ir.Model) -> int:
+    """Exporters write -1 for a size that is not known; inference of shapes computes with it, and aborts."""
+    count = 0
+    for graph in query.graphs(model):
+        for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
+            dims = value.shape.dims if value.shape is not None else ()
+            if any(isinstance(dim, int) and dim < 0 for dim in dims):
+                value.shape = ir.Shape(None if isinstance(dim, int) and dim < 0 else dim for dim in dims)
+                count += 1
+    return count
+
+
 def _defined(graph: ir.Graph) -> Iterator[ir.Value]:
     """The values that a graph defines, the ones seen from outside first."""
     seen: set[ir.Value] = set()
-    for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
+    for value in (*graph.inputs, *graph.outputs, *query.initializers(graph).values()):
         if value not in seen:
             seen.add(value)
             yield value
@@ -70,11 +85,10 @@ def _defined(graph: ir.Graph) -> Iterator[ir.Value]:
                 yield value
 
 
-def _unique_names(model: ir.Model) -> int:
+def _unique_names(graphs: list[ir.Graph]) -> int:
     """Give every value and node of every scope a name of its own; the main graph's come first."""
     values, nodes = Names(), Names()
     renamed = 0
-    graphs = list(query.graphs(model))
     for graph in graphs:
         for value in list(_defined(graph)):
             if value.name == "":
@@ -103,15 +117,15 @@ def _unique_names(model: ir.Model) -> int:
     return renamed + len(unnamed)
 
 
-def _inputs_to_constants(model: ir.Model) -> int:
+def _inputs_to_constants(graphs: list[ir.Graph]) -> int:
     """An initializer that is also an input is a default that nobody overrides: make it a plain constant."""
-    graph = model.graph
+    graph, *others = graphs
     kept = [value for value in graph.inputs if not value.is_initializer()]
     count = len(graph.inputs) - len(kept)
     if count:
         graph.inputs.clear()
         graph.inputs.extend(kept)
-    for inner in islice(query.graphs(model), 1, None):
+    for inner in others:
         for value in inner.inputs:
             if value.is_initializer() and value.name is not None:
                 inner.initializers.pop(value.name)  # a subgraph's inputs are always fed
@@ -121,11 +135,10 @@ def _inputs_to_constants(model: ir.Model) -> int:
 
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
     """The content of a ``Constant`` node in any of its spellings."""
-    if len(node.attributes) != 1:
-        raise ModelError(
-            f"The Constant node {node.name!r} needs one attribute and has {len(node.attributes)}."
-        )
-    name, attribute = next(iter(node.attributes.items()))
+    attributes = query.attributes(node)
+    if len(attributes) != 1:
+        raise ModelError(f"The Constant node {node.name!r} needs one attribute and has {len(attributes)}.")
+    name, attribute = next(iter(attributes.items()))
     match name:
         case "value" if attribute.type == ir.AttributeType.TENSOR:
             tensor: ir.TensorProtocol = attribute.value  # as_tensor() asks a protocol, which is slow
@@ -142,40 +155,42 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
     raise ModelError(f"The Constant node {node.name!r} has the attribute {name!r}, which is not supported.")
 
 
-def _constants_to_initializers(model: ir.Model) -> int:
-    count = 0
-    for graph in list(query.graphs(model)):
+def _gather_constants(graphs: list[ir.Graph]) -> tuple[int, int]:
+    """Make constants of all scopes initializers of the main graph: what ``Constant`` nodes hold, and what
+    subgraphs store. Returns how many ``Constant`` nodes there were, and how many constants left a subgraph;
+    one that a subgraph returns goes through ``Identity``.
+    """
+    main, count, lifted = graphs[0], 0, 0
+    for graph in graphs:
         found = [node for node in graph if node.op_type == "Constant" and not node.domain]
-        for node in found:
-            old = node.outputs[0]
-            tensor = _constant_tensor(node)
-            new = ir.Value(
-                name=old.name,
-                type=ir.TensorType(tensor.dtype),
-                shape=ir.Shape(dims_of(tensor)),
-                const_value=tensor,
-                metadata_props=dict(old.metadata_props),
-            )
-            old.replace_all_uses_with(new, replace_graph_outputs=True)
-            tensor.name = new.name
-            graph.initializers.add(new)
+        constants = [_held(node) for node in found]
+        if graph is not main:
+            stored = list(query.initializers(graph).values())
+            graph.initializers.clear()
+            constants = stored + constants
+            lifted += len(constants)
+        for value in constants:
+            if graph is not main and value.is_graph_output():
+                _return_through_identity(graph, value)
+            main.initializers.add(value)
         graph.remove(found)
         count += len(found)
-    return count
+    return count, lifted
 
 
-def _lift_initializers(model: ir.Model) -> int:
-    """Move the initializers of subgraphs outward; one that a subgraph returns goes through ``Identity``."""
-    count = 0
-    for graph in list(query.graphs(model))[1:]:
-        for value in list(graph.initializers.values()):
-            if value.is_graph_output():
-                _return_through_identity(graph, value)
-            if value.name is not None:
-                graph.initializers.pop(value.name)
-            model.graph.initializers.add(value)
-            count += 1
-    return count
+def _held(node: ir.Node) -> ir.Value:
+    """A value in the place of a ``Constant`` node's, with its content."""
+    old, tensor = node.outputs[0], _constant_tensor(node)
+    new = ir.Value(
+        name=old.name,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(dims_of(tensor)),
+        const_value=tensor,
+        metadata_props=dict(old.metadata_props),
+    )
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    tensor.name = new.name
+    return new
 
 
 def _return_through_identity(graph: ir.Graph, value: ir.Value) -> None:
@@ -187,9 +202,9 @@ def _return_through_identity(graph: ir.Graph, value: ir.Value) -> None:
             graph.outputs[index] = output
 
 
-def _types_of_initializers(model: ir.Model) -> None:
+def _types_of_initializers(graph: ir.Graph) -> None:
     """An initializer's type and shape are those of its content, whatever an annotation said."""
-    for value in model.graph.initializers.values():
+    for value in query.initializers(graph).values():
         tensor = value.const_value
         if tensor is None:
             raise ModelError(f"The initializer {value.name!r} has no content.")

@@ -20,23 +20,40 @@ _WITH_GRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # of the defaul
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:
     """All nodes of all scopes, depth first: a node, then those of its subgraphs, then the next node."""
-    return _nodes(model.graph)
-
-
-def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    for node in graph:
-        yield node
-        if node.op_type in _WITH_GRAPHS or node.domain:
-            for inner in subgraphs(node):
-                yield from _nodes(inner)
+    stack = [iter(model.graph)]
+    while stack:
+        for node in stack[-1]:
+            yield node
+            if (node.op_type in _WITH_GRAPHS or node.domain) and (inner := subgraphs(node)):
+                stack.extend(iter(graph) for graph in reversed(inner))
+                break
+        else:
+            stack.pop()
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """The main graph and all subgraphs, each before those inside it."""
     yield model.graph
-    for node in nodes(model):
+    yield from _inside(model.graph)
+
+
+def _inside(graph: ir.Graph) -> Iterator[ir.Graph]:
+    for node in graph:
         if node.op_type in _WITH_GRAPHS or node.domain:
-            yield from subgraphs(node)
+            found = subgraphs(node)
+            yield from found
+            for inner in found:
+                yield from _inside(inner)
+
+
+def initializers(graph: ir.Graph) -> dict[str, ir.Value]:
+    """A graph's initializers, for reading: a walk over onnx-ir's own mapping looks each of them up anew."""
+    return graph.initializers.data
+
+
+def attributes(node: ir.Node) -> dict[str, ir.Attr]:
+    """A node's attributes, for reading: see :func:`initializers`."""
+    return node.attributes.data
 
 
 def constant_bytes(model: ir.Model) -> int:
@@ -45,17 +62,27 @@ def constant_bytes(model: ir.Model) -> int:
     return sum(int(tensor.nbytes) for tensor in held if isinstance(tensor, ir.TensorProtocol))
 
 
+def takes_graphs(node: ir.Node) -> bool:
+    """Whether a node may carry graphs: few standard operators do, those of other domains are not known."""
+    return node.op_type in _WITH_GRAPHS or bool(node.domain)
+
+
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """The graphs that a node carries (an ``If``'s branches, a ``Loop``'s body)."""
-    if node.op_type not in _WITH_GRAPHS and not node.domain:
+    if not takes_graphs(node):
         return []
     found: list[ir.Graph] = []
-    for attribute in node.attributes.values():
+    for attribute in attributes(node).values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            found.append(attribute.as_graph())
+            found.append(attribute.value)
         elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-            found.extend(attribute.as_graphs())
+            found.extend(attribute.value)
     return found
+
+
+def is_op(node: ir.Node | None, *op_types: str) -> bool:
+    """Whether a node is one of these operators of the default domain; one of another may share the name."""
+    return node is not None and not node.domain and node.op_type in op_types
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
@@ -64,7 +91,7 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
         producer = value.producer()
         if producer is None:
             return value.const_value if value.is_initializer() and not value.is_graph_input() else None
-        if producer.op_type != "Identity" or producer.domain:
+        if producer.op_type != "Identity" or producer.domain or not producer.inputs:
             return None
         value = producer.inputs[0]
     return None
@@ -124,7 +151,7 @@ def only_reader(value: ir.Value) -> ir.Node | None:
 
 
 def shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
-    """The dimensions of a tensor, None for each unknown one; None where not even the rank is known."""
+    """The dimensions of a tensor, None for each unknown or impossible one; None without even a rank."""
     if value is None:
         return None
     dims = value.shape
@@ -132,7 +159,7 @@ def shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
         if value.const_value is None:
             return None
         return tuple(int(dim) for dim in value.const_value.shape.numpy())
-    return tuple(dim if isinstance(dim, int) else None for dim in dims)
+    return tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in dims)
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
@@ -150,7 +177,7 @@ def rank(value: ir.Value | None) -> int | None:
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
     """An attribute's value: int, float, str, tensor, or a tuple of those."""
-    found = node.attributes.get(name)
+    found = attributes(node).get(name)
     return found.value if found is not None and not found.is_ref() else default
 
 

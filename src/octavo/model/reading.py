@@ -13,10 +13,11 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from octavo.errors import ModelError
-from octavo.model import wire
+from octavo.model import query, wire
+from octavo.model.building import build
 from octavo.model.checking import check_model
 from octavo.model.external import Folder
-from octavo.model.scopes import in_order
+from octavo.model.scopes import check_acyclic, in_order
 from octavo.model.tensors import Bytes, DataFile, MappedTensor, own_name
 
 SOURCE = "octavo.source"  # in model.meta: the path the model came from
@@ -40,7 +41,7 @@ def _without_warnings() -> Iterator[None]:
         logger.removeFilter(mute)
 
 
-def from_path(path: Path, base_dir: Path | None = None) -> ir.Model:
+def from_path(path: Path, base_dir: Path | None = None, *, gather: bool = False) -> ir.Model:
     """Read a model file; its large weights stay in it."""
     if path.suffix.lower() == ".ort":
         raise ModelError(
@@ -55,30 +56,30 @@ def from_path(path: Path, base_dir: Path | None = None) -> ir.Model:
         real = path.resolve(strict=True)
         if not real.is_file():
             raise ModelError(f"{path} is no regular file.")
-        source = DataFile(real)
+        source = DataFile(real, keep=True)
         content = source.view()
     except (OSError, RuntimeError, ValueError) as error:  # ValueError: NUL; RuntimeError: a loop of links
         raise ModelError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}.") from error
     folder = Folder(base_dir if base_dir is not None else path.parent)
-    model = _from_content(content, source, str(path), folder)
+    model = _from_content(content, source, str(path), folder, gather)
     model.meta[SOURCE] = path
     model.meta[FILES] = frozenset({real, *folder.paths})
     return model
 
 
-def from_bytes(content: bytes, base_dir: Path | None = None) -> ir.Model:
+def from_bytes(content: bytes, base_dir: Path | None = None, *, gather: bool = False) -> ir.Model:
     """Read a serialized model; its large weights stay in the ``bytes`` object."""
     view = np.frombuffer(content, np.uint8)
     folder = Folder(base_dir)
-    model = _from_content(view, view, "These bytes", folder)
+    model = _from_content(view, view, "This content", folder, gather)
     model.meta[FILES] = frozenset(folder.paths)
     return model
 
 
-def from_proto(proto: onnx.ModelProto, base_dir: Path | None = None) -> ir.Model:
+def from_proto(proto: onnx.ModelProto, base_dir: Path | None = None, *, gather: bool = False) -> ir.Model:
     """Take over a ``ModelProto``; its weights are shared, its structure is not."""
     folder = Folder(base_dir)
-    model = _build(proto, "The ModelProto", folder)
+    model = _build(proto, "The ModelProto", folder, gather)
     _replace_tensors(model, lambda tensor: own_name(tensor))
     model.meta[FILES] = frozenset(folder.paths)
     return model
@@ -119,6 +120,7 @@ def _through_proto(source: ir.Model) -> ir.Model:
     for tensor in _tensors(model):
         if isinstance(tensor, ir.ExternalTensor) and folders:
             tensor.base_dir = folders[0]
+    check_acyclic(model)
     return model
 
 
@@ -127,7 +129,9 @@ def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
 
 
-def _from_content(content: Bytes, source: DataFile | Bytes, where: str, folder: Folder) -> ir.Model:
+def _from_content(
+    content: Bytes, source: DataFile | Bytes, where: str, folder: Folder, gather: bool
+) -> ir.Model:
     if len(content) == 0:
         raise ModelError(f"{where} is empty: no ONNX model.")
     weights: dict[str, wire.Stretch] = {}
@@ -140,7 +144,7 @@ def _from_content(content: Bytes, source: DataFile | Bytes, where: str, folder: 
             f"{where} is no ONNX model: it can't be decoded as protobuf ({error}); "
             "check that the file is complete and not a Git LFS pointer or a web page."
         ) from error
-    model = _build(proto, where, folder, apart=weights)
+    model = _build(proto, where, folder, gather, apart=weights)
     for name, stretch in weights.items():
         value = model.graph.initializers[name]
         tensor_now = value.const_value
@@ -152,13 +156,17 @@ def _from_content(content: Bytes, source: DataFile | Bytes, where: str, folder: 
 
 
 def _build(
-    proto: onnx.ModelProto, where: str, folder: Folder, apart: dict[str, wire.Stretch] | None = None
+    proto: onnx.ModelProto,
+    where: str,
+    folder: Folder,
+    gather: bool,
+    apart: dict[str, wire.Stretch] | None = None,
 ) -> ir.Model:
     """The model in memory: external weights mapped, names and sizes checked."""
     checksums = check_model(proto, where, apart or {})
     try:
         with _without_warnings():
-            model = ir.from_proto(proto)
+            model = build(proto, gather=gather)
     except _MALFORMED as error:
         cause = _innermost(error)
         if isinstance(cause, NotImplementedError):
@@ -174,6 +182,7 @@ def _build(
         ),
     )
     folder.check(checksums)
+    check_acyclic(model)
     return model
 
 
@@ -207,11 +216,11 @@ def _replace_tensors(model: ir.Model, replace: Callable[[ir.TensorProtocol], ir.
     graphs = [model.graph, *(function.graph for function in model.functions.values())]
     while graphs:
         graph = graphs.pop()
-        for value in graph.initializers.values():
+        for value in query.initializers(graph).values():
             if value.const_value is not None:
                 value.const_value = replace(value.const_value)
         for node in graph:
-            for attribute in tuple(node.attributes.values()):
+            for attribute in tuple(query.attributes(node).values()):
                 if attribute.is_ref():
                     continue
                 if attribute.type == ir.AttributeType.TENSOR:

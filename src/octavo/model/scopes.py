@@ -9,10 +9,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octavo.errors import ModelError
-from octavo.model.query import opset, subgraphs
+from octavo.model.query import attributes, graphs, initializers, opset, subgraphs, takes_graphs
 from octavo.model.schema import check_node
 
 _DEEPEST = 64
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def _label(node: ir.Node) -> str:
@@ -44,7 +45,12 @@ def _check_graph(graph: ir.Graph, outer: set[ir.Graph], version: int) -> None:
                     f"The {_label(node)} reads {value.name!r}, which no node, input or initializer in its "
                     "scope defines; the model is broken: export it again."
                 )
-        for attribute in node.attributes.values():
+        for name, attribute in attributes(node).items():
+            if attribute.type in _GRAPHS and not takes_graphs(node):
+                raise ModelError(
+                    f"The {_label(node)} carries a graph in its attribute {name!r}, and {node.op_type} takes "
+                    "none; the model is damaged: export it again."
+                )
             if attribute.is_ref():
                 raise ModelError(
                     f"The {_label(node)} refers to an attribute of a function outside of any function."
@@ -64,13 +70,19 @@ def sort(model: ir.Model) -> bool:
     """Put all nodes in topological order; returns whether anything had to move."""
     if in_order(model):
         return False
-    try:
-        model.graph.sort()
-    except ValueError as error:
-        raise ModelError(
-            f"The graph has a cycle through {_cycle(model.graph)}; ONNX graphs are acyclic."
-        ) from error
+    check_acyclic(model)
+    model.graph.sort()
     return True
+
+
+def check_acyclic(model: ir.Model) -> None:
+    """Raise if a node, in any scope, depends on itself: no walk along a cycle would end."""
+    if in_order(model):
+        return
+    for graph in graphs(model):
+        left = _left(graph)
+        if left:
+            raise ModelError(f"The graph has a cycle through {_cycle(left)}; ONNX graphs are acyclic.")
 
 
 def in_order(model: ir.Model) -> bool:
@@ -100,8 +112,8 @@ def _reads(node: ir.Node) -> list[ir.Node]:
     return [producer for producer in found if producer is not None]
 
 
-def _cycle(graph: ir.Graph) -> str:
-    """Names of the nodes along some cycle: from any node that is left, walk backwards until one repeats."""
+def _left(graph: ir.Graph) -> set[ir.Node]:
+    """The nodes of a graph that are never ready to run: those on a cycle, and all behind them."""
     ready = dict.fromkeys(graph, 0)
     users: dict[ir.Node, list[ir.Node]] = {}
     for node in graph:
@@ -115,9 +127,11 @@ def _cycle(graph: ir.Graph) -> str:
             ready[user] -= 1
             if ready[user] == 0:
                 free.append(user)
-    left = {node for node, count in ready.items() if count > 0}
-    if not left:
-        return "nodes of a subgraph"
+    return {node for node, count in ready.items() if count > 0}
+
+
+def _cycle(left: set[ir.Node]) -> str:
+    """Names of the nodes along some cycle: from any node that is left, walk backwards until one repeats."""
     path: list[ir.Node] = [next(iter(left))]
     while path.count(path[-1]) == 1:
         path.append(next(producer for producer in _reads(path[-1]) if producer in left))
@@ -129,7 +143,7 @@ def remove_unused(model: ir.Model) -> tuple[int, int]:
     """Remove nodes and initializers that no output depends on; returns how many of each."""
     nodes = _remove_nodes(model.graph)
     graph = model.graph
-    unused = [v for v in graph.initializers.values() if not v.uses() and not v.is_graph_output()]
+    unused = [v for v in initializers(graph).values() if not v.uses() and not v.is_graph_output()]
     for value in unused:
         if value.name is not None and not value.is_graph_input():
             graph.initializers.pop(value.name)

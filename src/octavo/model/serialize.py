@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, TypeGuard
 
@@ -36,6 +37,12 @@ _TYPE_IR = {
 }
 _LEAST_IR = 7
 _NUMBERS = frozenset({ir.Tensor, ir.TensorProtoTensor, ir.LazyTensor, MappedTensor})
+_PLAIN = {  # the fields of attributes that hold numbers
+    ir.AttributeType.INT: "i",
+    ir.AttributeType.INTS: "ints",
+    ir.AttributeType.FLOAT: "f",
+    ir.AttributeType.FLOATS: "floats",
+}
 TYPED = "octavo.typed"  # tensor.meta: the content goes into the field of its type, where people look for it
 
 
@@ -54,7 +61,7 @@ def source_path(model: ir.Model) -> Path | None:
 def tensors(model: ir.Model) -> Iterable[ir.TensorProtocol]:
     """Every initializer's tensor, all scopes."""
     for graph in query.graphs(model):
-        for value in graph.initializers.values():
+        for value in query.initializers(graph).values():
             if value.const_value is not None:
                 yield value.const_value
 
@@ -88,8 +95,7 @@ def lowest_ir_version(model: ir.Model) -> int:
     """The lowest IR version that the model's opsets and element types need."""
     from octavo.model.session import runtime_ir_limit
 
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
-    lowest = max(_LEAST_IR, onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True))
+    lowest = max(_LEAST_IR, _ir_of_opsets(tuple(model.opset_imports.items())))
     if model.functions:
         lowest = max(lowest, 8)
     lowest = max([lowest, *(_TYPE_IR.get(dtype, 0) for dtype in _element_types(model))])
@@ -110,30 +116,30 @@ def lowest_ir_version(model: ir.Model) -> int:
     return lowest
 
 
+@functools.cache
+def _ir_of_opsets(imports: tuple[tuple[str, int], ...]) -> int:
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in imports]
+    return int(onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True))
+
+
 def _opset_text(model: ir.Model) -> str:
     return f"opset {model.opset_imports.get('', '?')}"
 
 
 def _element_types(model: ir.Model) -> set[ir.DataType]:
     found: set[ir.DataType | None] = set()
-    last: ir.DataType | None = None
-    for dtype in _types(model):
-        if dtype is not last:  # nearly all are alike, and a set asks for a hash each time
-            found.add(dtype)
-            last = dtype
+    _add_types(model.graph, found)
     return {dtype for dtype in found if dtype is not None}
 
 
-def _types(model: ir.Model) -> Iterator[ir.DataType | None]:
-    for graph in query.graphs(model):
-        for tensor in graph.initializers.values():
-            if tensor.const_value is not None:
-                yield tensor.const_value.dtype
-        for value in graph.inputs:
-            yield value.dtype
-        for node in graph:
-            for value in node.outputs:
-                yield value.dtype
+def _add_types(graph: ir.Graph, found: set[ir.DataType | None]) -> None:
+    found.update(v.const_value.dtype for v in query.initializers(graph).values() if v.const_value is not None)
+    found.update(value.dtype for value in graph.inputs)
+    for node in graph:
+        for value in node.outputs:
+            found.add(value.dtype)
+        for inner in query.subgraphs(node):
+            _add_types(inner, found)
 
 
 def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
@@ -163,17 +169,17 @@ def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
         proto = ir.serde.serialize_model(bare)
         for node in graph:
             _add_node(proto.graph, node)
+            for value in node.outputs:
+                # A type without a shape tells nothing, and such notes are a tenth of a small model.
+                if value.shape is not None and value.type is not None and not value.is_graph_output():
+                    _add_info(proto.graph, value, value.type, value.shape)
         return proto
-    except ir.serde.SerdeError as error:
+    except (ir.serde.SerdeError, TypeError, ValueError) as error:
         raise ModelError(f"{describe(model)} can't be serialized: {_root_cause(error)}") from error
 
 
 def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
-    """Add a node and what is known of its outputs.
-
-    Most nodes are nothing but names and attributes and get a short way. A type without a shape is not noted:
-    it tells nothing, and such notes are a tenth of a small model.
-    """
+    """Add a node; most are nothing but names and attributes and get a short way."""
     if node.metadata_props or node.doc_string or node.overload or node.device_configurations:
         ir.serde.serialize_node_into(graph.node.add(), node)
     else:
@@ -187,31 +193,63 @@ def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
             input=["" if value is None else value.name for value in node.inputs],
             output=outputs,
         )
-        for attribute in node.attributes.values():
-            if attribute.is_ref():
-                ir.serde.serialize_reference_attribute_into(proto.attribute.add(), attribute)
-            else:
-                ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
-    for value in node.outputs:
-        if value.shape is not None and value.type is not None and not value.is_graph_output():
-            _add_info(graph, value, value.type, value.shape)
+        for attribute in query.attributes(node).values():
+            _add_attribute(proto, attribute)
+
+
+def _add_attribute(node: onnx.NodeProto, attribute: ir.Attr) -> None:
+    """Add an attribute; most are numbers or graphs and get a short way."""
+    field = _PLAIN.get(attribute.type)
+    if attribute.is_ref():
+        ir.serde.serialize_reference_attribute_into(node.attribute.add(), attribute)
+    elif attribute.doc_string:
+        ir.serde.serialize_attribute_into(node.attribute.add(), attribute)
+    elif field is not None:
+        node.attribute.add(name=attribute.name, type=attribute.type.value, **{field: attribute.value})
+    elif attribute.type == ir.AttributeType.GRAPH and not attribute.value.initializers:
+        proto = node.attribute.add(name=attribute.name, type=attribute.type.value)
+        _fill_graph(proto.g, attribute.value)
+    else:
+        ir.serde.serialize_attribute_into(node.attribute.add(), attribute)
+
+
+def _fill_graph(proto: onnx.GraphProto, graph: ir.Graph) -> None:
+    """A subgraph without initializers of its own, in full."""
+    bare = ir.GraphView(
+        graph.inputs,
+        graph.outputs,
+        nodes=(),
+        name=graph.name,
+        doc_string=graph.doc_string,
+        metadata_props=graph.metadata_props,
+    )
+    ir.serde.serialize_graph_into(proto, bare)  # type: ignore[arg-type]
+    for node in graph:
+        _add_node(proto, node)
+        for value in node.outputs:
+            if value.is_graph_output() or not value.name:
+                continue
+            if value.shape is not None and value.type is not None:
+                _add_info(proto, value, value.type, value.shape)
+            elif value.shape is not None or value.type or value.metadata_props or value.doc_string:
+                ir.serde.serialize_value_into(proto.value_info.add(), value)
 
 
 def _add_info(graph: onnx.GraphProto, value: ir.Value, kind: ir.TypeProtocol, shape: ir.Shape) -> None:
     """Note a value's type and shape; most are plain tensors and get a short way."""
     plain = type(kind) is ir.TensorType and not kind.denotation and not value.doc_string
-    if not plain or value.metadata_props or any(shape.get_denotation(i) for i in range(len(shape))):
+    if not plain or value.metadata_props:
         ir.serde.serialize_value_into(graph.value_info.add(), value)
         return
     tensor = graph.value_info.add(name=value.name).type.tensor_type
     tensor.elem_type = kind.dtype.value
     dims = tensor.shape.dim
     tensor.shape.SetInParent()
-    for dim in shape:
+    for index, dim in enumerate(shape):
         if isinstance(dim, int):
-            dims.add(dim_value=dim)
+            dims.add(dim_value=dim, denotation=shape.get_denotation(index))
         else:
-            dims.add(dim_param=dim.value)
+            dims.add(dim_param=dim.value, denotation=shape.get_denotation(index))
 
 
 def _root_cause(error: BaseException) -> str:
@@ -229,12 +267,27 @@ def content(name: str, value: ir.Value) -> ir.TensorProtocol:
 
 def tensor_header(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
     """A tensor as protobuf, without its content unless that is text."""
-    header = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=dims_of(tensor))
+    header = onnx.TensorProto()
+    _head(header, name, tensor)
+    return header
+
+
+def _head(header: onnx.TensorProto, name: str, tensor: ir.TensorProtocol) -> None:
+    header.dims.extend(dims_of(tensor))
+    header.data_type = tensor.dtype.value
+    header.name = name
     if tensor.doc_string:
         header.doc_string = tensor.doc_string
     if is_text(tensor):
         header.string_data.extend(tensor.string_data())
-    return header
+
+
+def add_tensor(graph: onnx.GraphProto, name: str, tensor: ir.TensorProtocol) -> None:
+    """Add an initializer with its content."""
+    header = graph.initializer.add()
+    _head(header, name, tensor)
+    if not is_text(tensor):
+        fill(header, tensor)
 
 
 def is_text(tensor: ir.TensorProtocol) -> TypeGuard[ir.StringTensor]:
@@ -266,20 +319,17 @@ def write_model(
     """Write the model file, and the weights beside it first where there is a file for them."""
     proto = skeleton(model)
     weights: list[wire.Weight] = []
-    for name, value in model.graph.initializers.items():
+    for name, value in query.initializers(model.graph).items():
         tensor = content(name, value)
-        header = tensor_header(name, tensor)
-        if is_text(tensor):
-            proto.graph.initializer.add().CopyFrom(header)
-        elif tensor_bytes(tensor) < _EXTERNAL_LEAST or is_typed(tensor):
-            fill(header, tensor)
-            proto.graph.initializer.append(header)
+        if is_text(tensor) or tensor_bytes(tensor) < _EXTERNAL_LEAST or is_typed(tensor):
+            add_tensor(proto.graph, name, tensor)
         elif external_name is not None and data_file is not None:
+            header = tensor_header(name, tensor)
             _append(header, tensor, data_file, external_name)
-            proto.graph.initializer.add().CopyFrom(header)
+            proto.graph.initializer.append(header)
         else:
-            size = tensor.nbytes
-            weights.append(wire.Weight(header.SerializeToString(), size, _writer(tensor)))
+            header = tensor_header(name, tensor)
+            weights.append(wire.Weight(header.SerializeToString(), tensor.nbytes, _writer(tensor)))
     graph = proto.graph.SerializeToString()
     proto.ClearField("graph")
     try:

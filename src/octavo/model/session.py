@@ -2,6 +2,9 @@
 
 A model in memory is handed over without copying its mapped weights: the runtime gets the structure as bytes,
 in which those weights are references to the file they lie in, and maps that file itself.
+
+The runtime reports home from version 1.29 on, about models too, and keeps files for that in the user's home.
+It is told not to, unless ``ORT_DISABLE_TELEMETRY`` says otherwise.
 """
 
 from __future__ import annotations
@@ -9,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +25,14 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
+from octavo.core import scratch
 from octavo.errors import DataError, ModelError
 from octavo.model import bfloat16
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it looks there once, when it is loaded
 
 _NEWEST_IR, _NEWEST_OPSET = 13, 26  # where probing starts
 
@@ -334,7 +340,7 @@ def optimized(model: ir.Model | str | Path, level: str = "all") -> ir.Model:
     levels = {"basic": "BASIC", "extended": "EXTENDED", "layout": "LAYOUT", "all": "ALL"}
     if level not in levels:
         raise ModelError(f"There is no optimization level {level!r}; there are {', '.join(levels)}.")
-    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+    with scratch.folder() as folder:
         target = Path(folder) / "optimized.onnx"
         options = _options(None, True, ())
         options.graph_optimization_level = getattr(

@@ -22,15 +22,18 @@ from octavo.errors import ModelError
 Bytes = npt.NDArray[np.uint8]
 
 _CHUNK = 16 << 20
+_AT_ONCE = 1 << 20  # bytes; to map so small a file for each read costs more than to keep it
 
 
 class DataFile:
-    """A file of weights, opened only while it is read."""
+    """A file of weights, opened only while it is read; a small one may be kept in memory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep: bool = False) -> None:
         self.path = path
         self._stamp = self._now()
         self._map: weakref.ref[mmap.mmap] | None = None
+        self._keeps = keep and self.size <= _AT_ONCE
+        self._content: Bytes | None = None
 
     def _now(self) -> tuple[int, int, int, int]:
         try:
@@ -53,10 +56,15 @@ class DataFile:
             raise ModelError(
                 f"The file {self.path} changed after the model was loaded from it; load the model again."
             )
+        if self._content is not None:
+            return self._content
         mapped = self._map() if self._map is not None else None
         if mapped is None:
             if self.size == 0:
                 return np.empty(0, np.uint8)
+            if self._keeps:
+                self._content = np.frombuffer(self.path.read_bytes(), np.uint8)
+                return self._content
             with self.path.open("rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._map = weakref.ref(mapped)
@@ -149,7 +157,11 @@ def byte_size(dtype: ir.DataType, shape: tuple[int, ...]) -> int:
 
 def dims_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     """A tensor's dimensions, without the new shape that a tensor in protobuf makes each time it is asked."""
-    return tuple(tensor.raw.dims) if type(tensor) is ir.TensorProtoTensor else tuple(tensor.shape.numpy())
+    if type(tensor) is ir.TensorProtoTensor:
+        return tuple(tensor.raw.dims)
+    shape = tensor.shape
+    dims: Any = shape.dims if type(shape) is ir.Shape else shape.numpy()  # nothing in it is unknown
+    return tuple(dims)
 
 
 def own_name(tensor: ir.TensorProtocol, name: str | None = None) -> ir.TensorProtocol:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from octavo.model.query import array, attribute, constant, rank, scalar, shape
+from octavo.model.query import array, attribute, constant, is_op, rank, scalar, shape
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:
@@ -32,7 +32,9 @@ def matmul_sum(node: ir.Node) -> int | None:
 
 
 def refuse_gemm(node: ir.Node) -> str | None:
-    """Gemm scales its bias by beta; the integer kernels do not."""
+    """Gemm reads a matrix, and scales its bias by beta; the integer kernels do not."""
+    if rank(node.inputs[1]) not in (2, None):
+        return f"its weight has {rank(node.inputs[1])} dimensions where a matrix is due"
     if _input(node, 2) is not None and attribute(node, "beta", 1.0) != 1.0:
         return f"beta is {attribute(node, 'beta', 1.0)}, and integer kernels take the bias as it is"
     return None
@@ -48,7 +50,7 @@ def refuse_bias(node: ir.Node) -> str | None:
     weight = node.inputs[1]
     producer = weight.producer() if weight is not None else None
     turned = (
-        producer is not None and producer.op_type == "Transpose" and constant(producer.inputs[0]) is not None
+        producer is not None and is_op(producer, "Transpose") and constant(producer.inputs[0]) is not None
     )
     if constant(weight) is None and not turned:
         return "its weight is computed, and the scale of an int32 bias depends on it"
@@ -63,7 +65,8 @@ def refuse_gemm_bias(node: ir.Node) -> str | None:
         return reason
     if attribute(node, "alpha", 1.0) != 1.0:
         return "alpha is not 1, and its integer kernel would scale the bias by it as well"
-    dims, channels = shape(bias) or (), (shape(node.inputs[1]) or (None, None))[gemm_channel(node)]
+    dims, weight = shape(bias) or (), shape(node.inputs[1])
+    channels = weight[gemm_channel(node)] if weight is not None and len(weight) == 2 else None
     return None if dims and dims[-1] == channels else "its bias has not one value for each channel"
 
 

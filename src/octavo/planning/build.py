@@ -11,6 +11,7 @@ entries sit on tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -59,6 +60,7 @@ from octavo.planning.candidates import (
 from octavo.planning.listed_integers import ListedIntegers
 from octavo.planning.listed_pairs import ListedPairs
 from octavo.planning.select import ORIGINAL, Selection
+from octavo.planning.stored import with_stored
 from octavo.targets import Target
 
 
@@ -69,13 +71,13 @@ def build(model: ir.Model, recipe: Recipe, target: Target, avoid: Avoid | None =
     nodes = list(query.nodes(model))
     around = (avoid or Avoid()).and_also(Avoid(tensors=overrides.kept_float(recipe, model)))
     selection = Selection(nodes, recipe, model.meta.get(ORIGINAL, {}))
+    question = Question(recipe, target, selection, around)
     if recipe.placement is Placement.LISTED:
         kind = ListedPairs if recipe.style is Style.QDQ else ListedIntegers
-        return kind(model, nodes, Question(recipe, target, selection, around)).plan()
+        return with_stored(kind(model, nodes, question).plan(), nodes, question)
     if recipe.is_static:
-        around = around.and_also(hazards.structural(nodes))
-    question = Question(recipe, target, selection, around)
-    return _Builder(model, nodes, question).plan()
+        question = replace(question, avoid=around.and_also(hazards.structural(nodes)))
+    return with_stored(_Builder(model, nodes, question).plan(), nodes, question)
 
 
 class _Builder:
@@ -161,6 +163,9 @@ class _Builder:
         reason = self._barred(node, rule) or (output if isinstance(output, str) else None)
         unseen = _name(node.inputs[0]) in self.q.avoid.unseen if node.inputs[0] is not None else False
         loud = node.name in self.loud and reason is None
+        if loud and self._takes_passes(node):
+            self._running(node, rule)
+            return
         if not self.q.everywhere and (unseen or loud):
             blocks = weights.blocks_of(node, self.recipe, self.q.target)
             if blocks is not None and node.inputs[1] is not None:
@@ -198,7 +203,8 @@ class _Builder:
 
     def _running(self, node: ir.Node, rule: OpRule) -> None:
         """A linear layer that finds the range of its input while the model runs; its result is float."""
-        form, layer = rule.forms[Style.INTEGER], query.linear_layer(node)
+        loud, layer = self._takes_passes(node), query.linear_layer(node)
+        form = MATMUL_TO_FLOAT if loud else rule.forms[Style.INTEGER]
         add = layer.add if layer is not None and node.op_type == "MatMul" else None
         self.quantized[node.name or ""] = Quantized(
             node.op_type, form.op_type, bias_add=add.name if add is not None else None
@@ -212,7 +218,18 @@ class _Builder:
                 node, rule, role, w, self.recipe.but(style=Style.INTEGER), self.q.target
             )
             self.entries[Key(_name(w), node.name)] = Constant(scheme)
-            self.entries[Key(_name(x), node.name)] = Dynamic()
+            by_row = loud and outliers.gated(x)
+            self.entries[Key(_name(x), node.name)] = Dynamic(twice=loud, by_row=by_row)
+
+    def _takes_passes(self, node: ir.Node) -> bool:
+        """Whether a layer with a loud input reads it in two passes of 8 bits."""
+        return (
+            node.name in self.loud
+            and self.q.target.two_passes
+            and not self.q.everywhere
+            and self.recipe.style is not Style.QOPERATOR
+            and weights.blocks_of(node, self.recipe, self.q.target) is not None
+        )
 
     def _weight_alone(self, node: ir.Node, rule: OpRule) -> bool:
         """Store the weight of a layer that calibration has not seen in 8 bits, and let it run in float."""

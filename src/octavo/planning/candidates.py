@@ -68,10 +68,10 @@ def weight_of(value: ir.Value | None) -> tuple[ir.Value, tuple[int, ...] | None]
         producer = value.producer()
         if producer is None:
             return (value, None) if query.constant(value) is not None else None
-        if producer.op_type == "Identity":
+        if query.is_op(producer, "Identity"):
             value = producer.inputs[0]
             continue
-        if producer.op_type == "Transpose" and query.constant(producer.inputs[0]) is not None:
+        if query.is_op(producer, "Transpose") and query.constant(producer.inputs[0]) is not None:
             source = weight_of(producer.inputs[0])
             rank = query.rank(producer.inputs[0]) or 0
             perm = query.attribute(producer, "perm", None) or tuple(reversed(range(rank)))

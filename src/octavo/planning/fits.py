@@ -32,6 +32,10 @@ def check_fits(model: ir.Model, plan: Plan) -> None:
     for key, entry in plan.entries.items():
         _check_key(key, nodes, values)
         _check_entry(key, entry, plan, values)
+    for name in plan.stored:
+        _check_key(Key(name), nodes, values)
+        if query.constant(values[name]) is None:
+            raise TableError(f"The plan stores {name!r} as a weight, and the model computes it; {_AGAIN}")
     for rounded in plan.rounded:
         if Key(*rounded) not in plan.entries:
             raise TableError(f"The plan rounds {Key(*rounded)}, which has no entry; {_AGAIN}")

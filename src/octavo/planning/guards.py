@@ -1,13 +1,15 @@
 """Nodes that the runtime must not rewrite between QuantizeLinear and DequantizeLinear.
 
-Four things would go wrong without a guard (a clamp that clamps nothing; for an Add another name, for a
-Softmax its parts):
+Five things would go wrong without a guard (a clamp that clamps nothing; for an Add another name, for a
+Softmax its parts or a floor under what it reads):
 
 - A layer that stays float between quantized values is not left so: the runtime rounds its weights to int8
   itself, one scale for the tensor. Data movement and clamps on either side do not stop it.
 - An Add in front of a LayerNormalization is joined with it to an operator that takes several times as long.
 - A Softmax over an axis with two or more behind it, as detectors have it, takes four to six times as long as
   its parts one by one.
+- A Softmax over scores that a causal mask has pushed down takes six times as long: exp of them is too small
+  for a normal float, and the processor computes with such numbers in microcode.
 - Around float8 it looks for integer kernels that do not take float8, and the model does not load; and it
   drops a Relu or Clip in front of a float8 QuantizeLinear, which lets negative values pass.
 """
@@ -22,6 +24,7 @@ from octavo.core.plan import Bounded, Constant, Entry, Fixed, Key, Measured
 from octavo.model import query
 from octavo.model.query import constant, is_float
 from octavo.ops import Kind, rule_of
+from octavo.planning import masks
 from octavo.targets import Target
 from octavo.targets.ort_cpu_vnni import ORT_CPU_VNNI
 
@@ -68,7 +71,9 @@ def apart(nodes: Iterable[ir.Node], quantized: Collection[str], target: Target) 
     """By name, Adds that the runtime would join with the slower operator behind them, and slow Softmaxes."""
     free = [node for node in nodes if not node.domain and node.name not in quantized]
     return tuple(
-        node.name or "" for node in free if _is_joined(node, target) or _is_slow_softmax(node, target)
+        node.name or ""
+        for node in free
+        if _is_joined(node, target) or _is_slow_softmax(node, target) or _is_floored(node, target)
     )
 
 
@@ -84,6 +89,16 @@ def _is_slow_softmax(node: ir.Node, target: Target) -> bool:
     rank = query.rank(node.inputs[0])
     axis = int(query.attribute(node, "axis", -1))
     return rank is not None and (axis + rank if axis < 0 else axis) <= rank - 3
+
+
+def _is_floored(node: ir.Node, target: Target) -> bool:
+    return (
+        target.softmax_floored
+        and node.op_type == "Softmax"
+        and bool(node.name)
+        and masks.over_last_axis(node)
+        and masks.is_causal(node)
+    )
 
 
 def _passes(node: ir.Node) -> bool:

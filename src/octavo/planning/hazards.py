@@ -27,6 +27,7 @@ _TO_SOFTMAX = frozenset(
 _MASKING = frozenset({"Add", "Where", "Sub", "Max", "Min"})
 _SUMS = frozenset({"Add", "ReduceSum"})
 _MOVES = frozenset({"Slice", "Split", "Squeeze", "Unsqueeze", "Gather", "Reshape", "Transpose", "Identity"})
+_BEHIND = 9  # operators from a Concat to a layer, and no more
 _FAR = 8  # operators between a mask and its Softmax, and more
 _MASKED = "it masks the scores of a Softmax: one scale for scores and mask leaves the scores no steps"
 
@@ -54,11 +55,13 @@ def _spectra(nodes: Sequence[ir.Node]) -> dict[str, str]:
         if node.op_type != "Sqrt" or node.domain:
             continue
         todo = [(node.inputs[0], False)]
+        seen: set[tuple[ir.Node, bool]] = set()
         while todo:
             value, squared = todo.pop()
             maker = value.producer() if value is not None else None
-            if maker is None:
+            if maker is None or maker.domain or (maker, squared) in seen:
                 continue
+            seen.add((maker, squared))
             if squared and maker.op_type in ("Conv", "MatMul", "Gemm"):
                 found[maker.name or ""] = (
                     "its result is a spectrum, whose magnitudes span more than 8 bits hold"
@@ -151,12 +154,12 @@ def numeric(
     return Avoid(nodes, tensors, unseen)
 
 
-def _feeds_product(node: ir.Node, plan: Plan, depth: int = 8) -> bool:
+def _feeds_product(node: ir.Node, plan: Plan) -> bool:
     """Whether a weight layer reads the joined tensor: then one scale is what it needs anyway."""
-    for reader in node.outputs[0].consumers():
-        if reader.op_type in ("Conv", "Gemm", "MatMul") and reader.name in plan.nodes:
-            return True
-        if depth and reader.name in plan.nodes and reader.outputs and _feeds_product(reader, plan, depth - 1):
+    here = {node}
+    for _ in range(_BEHIND):
+        here = {r for n in here for r in n.outputs[0].consumers() if r.name in plan.nodes and r.outputs}
+        if any(reader.op_type in ("Conv", "Gemm", "MatMul") for reader in here):
             return True
     return False
 

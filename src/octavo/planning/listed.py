@@ -193,7 +193,7 @@ class Listed(abc.ABC):
                 grain = other
         if self.listing.symmetric_channels and isinstance(grain, PerChannel):
             scheme = scheme.but(symmetric=True)
-        return scheme.but(granularity=grain)
+        return scheme if grain == scheme.granularity else scheme.but(granularity=grain)
 
     def _takes_channels(self, rule: OpRule | None, scheme: Scheme) -> bool:
         form = rule.forms.get(self.recipe.style) if rule is not None else None

@@ -36,13 +36,13 @@ _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 def gated(value: ir.Value | None) -> bool:
     """Whether a value is the product of two computed values, and not the scaled copy of one."""
     producer = value.producer() if value is not None else None
-    if producer is None or producer.op_type != "Mul" or "octavo.unit" in producer.meta:
+    if producer is None or not query.is_op(producer, "Mul") or "octavo.unit" in producer.meta:
         return False
     factors = [v for v in producer.inputs if v is not None and query.constant(v) is None]
     if len(factors) < 2:
         return False
     sources = [f.producer() for f in factors]
-    return not any(s is not None and s.op_type == "Sigmoid" and s.inputs[0] in factors for s in sources)
+    return not any(s is not None and query.is_op(s, "Sigmoid") and s.inputs[0] in factors for s in sources)
 
 
 def loud_layers(nodes: Sequence[ir.Node]) -> frozenset[str]:
@@ -58,24 +58,26 @@ def loud_layers(nodes: Sequence[ir.Node]) -> frozenset[str]:
     for node in gates[-_LAST_BLOCKS:]:
         found |= _linear_before(node.inputs[0], _GATE)
     for node in nodes:
-        if node.op_type == "MatMul" and not _is_linear(node) and _follows_softmax(node.inputs[0]):
+        if query.is_op(node, "MatMul") and not _is_linear(node) and _follows_softmax(node.inputs[0]):
             found |= _linear_before(node.inputs[1], _MOVES)
     return frozenset(found)
 
 
 def _is_linear(node: ir.Node) -> bool:
-    return node.op_type in ("MatMul", "Gemm") and query.constant(node.inputs[1]) is not None
+    return query.is_op(node, "MatMul", "Gemm") and query.constant(node.inputs[1]) is not None
 
 
 def _linear_before(value: ir.Value | None, through: frozenset[str]) -> set[str]:
     """The linear layers behind a value, through operators of some types only."""
     found: set[str] = set()
+    seen: set[ir.Node] = set()
     todo = [value]
     while todo:
         here = todo.pop()
         maker = here.producer() if here is not None else None
-        if maker is None:
+        if maker is None or maker in seen:
             continue
+        seen.add(maker)
         if _is_linear(maker):
             found.add(maker.name or "")
         elif maker.op_type in through:
@@ -85,9 +87,9 @@ def _linear_before(value: ir.Value | None, through: frozenset[str]) -> set[str]:
 
 def _follows_softmax(value: ir.Value | None) -> bool:
     maker = value.producer() if value is not None else None
-    while maker is not None and maker.op_type in ("Cast", "Reshape", "Transpose", "Identity", "Dropout"):
+    while maker is not None and query.is_op(maker, "Cast", "Reshape", "Transpose", "Identity", "Dropout"):
         maker = maker.inputs[0].producer() if maker.inputs[0] is not None else None
-    return maker is not None and maker.op_type == "Softmax"
+    return query.is_op(maker, "Softmax")
 
 
 def lost_weights(model: ir.Model, plan: Plan) -> Avoid:
@@ -101,13 +103,14 @@ def lost_weights(model: ir.Model, plan: Plan) -> Avoid:
         if entry.scheme.qtype.is_float or entry.scheme.qtype.bits > 8:
             continue
         value = next((v for v in node.inputs if v is not None and v.name == key.tensor), None)
-        reason = _loss(value, entry) if value is not None else None
+        reason = loss(value, entry) if value is not None else None
         if reason is not None:
             found[node.name or ""] = reason
     return Avoid(nodes=found)
 
 
-def _loss(value: ir.Value, entry: Constant) -> str | None:
+def loss(value: ir.Value, entry: Constant) -> str | None:
+    """Why a weight would mostly round to zero, or None where it does not."""
     content = weight_array(value)
     scheme = entry.scheme
     if content.size == 0 or isinstance(scheme.granularity, PerBlock):

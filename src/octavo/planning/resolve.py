@@ -7,6 +7,7 @@ does, which costs a channel whose weights are tiny beside its bias nothing that 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from octavo.errors import DataError, ModelError, RecipeError, TableError
 from octavo.model import query
 from octavo.planning.candidates import weight_of
 
+Array = npt.NDArray[Any]
 Params = dict[Key, QParams]
 
 
@@ -29,7 +31,7 @@ def resolve(model: ir.Model, plan: Plan, ranges: Mapping[str, Range]) -> Params:
     """Parameters for every entry of the plan but the dynamic ones."""
     values = _values(model)
     clamps = _clamps(model, plan)
-    params = _measured(plan, ranges)
+    params = _alike(plan, ranges, values)
     for key, entry in plan.entries.items():
         if not isinstance(entry, Shared | Derived | Dynamic):
             if key not in params:
@@ -45,6 +47,8 @@ def resolve(model: ir.Model, plan: Plan, ranges: Mapping[str, Range]) -> Params:
         if isinstance(entry, Shared):
             root = plan.root(key)
             params[key] = _of(params, root, key)
+    for name, weight in plan.stored.items():
+        params[Key(name)] = _constant(Key(name), weight.scheme, None, values)
     return params
 
 
@@ -53,18 +57,27 @@ def _runs(plan: Plan, entry: Derived) -> bool:
     return isinstance(plan.entries.get(plan.root(Key(*entry.x))), Dynamic)
 
 
-def _measured(plan: Plan, ranges: Mapping[str, Range]) -> Params:
-    """Parameters of the integer tensors that were measured, of all with one scheme at once."""
-    alike: dict[Scheme, dict[Key, Range]] = {}
+def _alike(plan: Plan, ranges: Mapping[str, Range], values: Mapping[str, ir.Value]) -> Params:
+    """Parameters of measured tensors and of weights that have one integer scale: all of a scheme at once."""
+    groups: dict[Scheme, dict[Key, tuple[float, float]]] = {}
     for key, entry in plan.entries.items():
         if isinstance(entry, Measured) and not entry.scheme.qtype.is_float:
-            alike.setdefault(entry.scheme, {})[key] = _range(key, entry, ranges)
+            limits = _range(key, entry, ranges)
+            groups.setdefault(entry.scheme, {})[key] = limits.low, limits.high
+        elif isinstance(entry, Constant) and _has_one_scale(entry):
+            low, high = _extremes(key, entry.scheme, values)
+            groups.setdefault(entry.scheme, {})[key] = float(low), float(high)
     found: Params = {}
-    for scheme, tensors in alike.items():
-        low = [limits.low for limits in tensors.values()]
-        high = [limits.high for limits in tensors.values()]
-        found.update(zip(tensors, affine.from_ranges(low, high, scheme), strict=True))
+    for scheme, tensors in groups.items():
+        lows, highs = zip(*tensors.values(), strict=True)
+        found.update(zip(tensors, affine.from_ranges(lows, highs, scheme), strict=True))
     return found
+
+
+def _has_one_scale(entry: Constant) -> bool:
+    scheme = entry.scheme
+    plain = entry.range is None and entry.channel_ranges is None
+    return plain and isinstance(scheme.granularity, PerTensor) and not scheme.qtype.is_float
 
 
 def _range(key: Key, entry: Measured, ranges: Mapping[str, Range]) -> Range:
@@ -119,9 +132,10 @@ def _on_last_axis(params: QParams, bias: ir.Value) -> QParams:
 
 def _values(model: ir.Model) -> dict[str, ir.Value]:
     found = {v.name or "": v for v in model.graph.inputs}
-    found.update(model.graph.initializers)
+    found.update(query.initializers(model.graph))
     for node in query.nodes(model):
-        found.update((v.name or "", v) for v in node.outputs)
+        for value in node.outputs:
+            found[value.name or ""] = value
     return found
 
 
@@ -180,22 +194,30 @@ def weight_array(value: ir.Value) -> npt.NDArray[np.generic]:
 def _constant(
     key: Key, scheme: Scheme, bounds: tuple[float, float] | None, values: Mapping[str, ir.Value]
 ) -> QParams:
-    if key.tensor not in values:
-        raise TableError(f"The plan names a tensor {key.tensor!r} that this model does not have.")
-    content = weight_array(values[key.tensor])
     grain = scheme.granularity
     if bounds is not None:
-        shape = parameter_shape(content.shape, grain)
+        shape = parameter_shape(weight_array(_named(key, values)).shape, grain)
         return affine.from_range(np.full(shape, bounds[0]), np.full(shape, bounds[1]), scheme)
     if scheme.qtype.is_float:
-        return affine.from_std(_std(content, grain), scheme)
-    low, high = kernels.extremes(content, grain)
-    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
+        return affine.from_std(_std(weight_array(_named(key, values)), grain), scheme)
+    return affine.from_range(*_extremes(key, scheme, values), scheme)
+
+
+def _extremes(key: Key, scheme: Scheme, values: Mapping[str, ir.Value]) -> tuple[Array, Array]:
+    """The smallest and largest weight for each scale."""
+    low, high = kernels.extremes(weight_array(_named(key, values)), scheme.granularity)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise ModelError(
             f"Weight {key.tensor!r} holds NaN or infinity; repair the model, or exclude the node"
             f" {key.reader!r}."
         )
-    return affine.from_range(low, high, scheme)
+    return low, high
+
+
+def _named(key: Key, values: Mapping[str, ir.Value]) -> ir.Value:
+    if key.tensor not in values:
+        raise TableError(f"The plan names a tensor {key.tensor!r} that this model does not have.")
+    return values[key.tensor]
 
 
 def _by_channel(

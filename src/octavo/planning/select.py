@@ -40,6 +40,10 @@ class Selection:
         self._excluded = {n: p for p in recipe.exclude for n in self.matches(p, folded=True)}
         self.at_run_time = frozenset(self._all(recipe.at_run_time))
 
+    def is_excluded(self, node: ir.Node) -> bool:
+        """Whether a pattern takes this very node out."""
+        return (node.name or "") in self._excluded
+
     def refusal(self, node: ir.Node) -> str | None:
         """Why the recipe leaves this node out, or None where it lets it in."""
         name = node.name or ""
@@ -47,6 +51,8 @@ class Selection:
             return f"excluded by {_text(self._excluded[name])}"
         if self._included is not None and name not in self._included:
             return "not among the nodes asked for"
+        if self._op_types is not None and not self._op_types:
+            return "nothing is to be quantized"
         if self._op_types is not None and node.op_type not in self._op_types:
             return "not among the op types asked for"
         return None

@@ -15,6 +15,7 @@ from octavo.calibration import tables
 from octavo.calibration.methods import need_of
 from octavo.calibration.readers.images import images, pictures
 from octavo.core import affine
+from octavo.core.bounded import read_json
 from octavo.core.qtypes import UINT8
 from octavo.core.scheme import Entropy, Method, MinMax, Percentile, Scheme
 from octavo.core.stats import Range
@@ -34,6 +35,7 @@ _MODES: dict[str, Method] = {
     "percentile": Percentile(),
 }
 _OPS = ("Conv", "MatMul")
+_MOST_BYTES = 1 << 28  # of a file of parameters
 
 
 def parser() -> argparse.ArgumentParser:
@@ -117,7 +119,7 @@ def save_parameters(found: Mapping[str, Sequence[Any]], path: str | Path) -> Non
 def load_quantization_params(path: str | Path) -> dict[str, list[Any]]:
     """The zero points and scales of a file, as ``quantize`` takes them."""
     try:
-        content = json.loads(Path(path).read_text())
+        content = read_json(path, _MOST_BYTES)
         return {name: [np.uint8(zero), np.float32(scale)] for name, (zero, scale) in content.items()}
     except OSError as error:
         raise TableError(f"{path} can't be read: {error.strerror}.") from error

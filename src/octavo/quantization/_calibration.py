@@ -53,7 +53,7 @@ def smoothed(job: _work.Job, reader: Any, providers: Sequence[str] | None) -> tu
         )
     first, second = twice(reader)
     subject = stepping.Subject(job.model, job.recipe, job.plan)
-    pipeline.reworked(subject, chosen, first, pipeline.Run(providers=providers))
+    pipeline.reworked(subject, chosen, first, pipeline.Run(providers=providers, stride=1))
     return _work.planned(job.model, job.settings), second
 
 

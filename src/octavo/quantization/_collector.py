@@ -19,6 +19,7 @@ from octavo.core.scheme import Distribution, Entropy, Method, Percentile, Scheme
 from octavo.core.stats import Range, State, Stats, merged
 from octavo.quantization._tensors_data import TensorData
 from octavo.quantization._types import CalibrationMethod
+from octavo.reporting.text import some
 
 Array = npt.NDArray[Any]
 
@@ -43,7 +44,7 @@ def finite(states: Mapping[str, State]) -> dict[str, State]:
     if without:
         _LOG.warning(
             "Infinite values in calibration, so without a range: %s; exclude the nodes around them.",
-            ", ".join(without[:10]) + (" …" if len(without) > 10 else ""),
+            some(without, 10),
         )
     return {name: state for name, state in states.items() if not state.non_finite}
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from octavo.model import io
 from octavo.quantization.onnx_model import ONNXModel
+from octavo.reporting.text import clean
 
 _LOG = logging.getLogger("octavo.quantization")
 
@@ -80,4 +81,4 @@ def input_names(model: ONNXModel) -> list[str]:
 def tell(skipped: Mapping[str, str]) -> None:
     """Log what stayed float."""
     for name, reason in skipped.items():
-        _LOG.info("%s stays float: %s", name, reason)
+        _LOG.info("%s stays float: %s", clean(name), clean(reason, 800))

@@ -29,6 +29,7 @@ from octavo.quantization._errors import InferenceError, OptionError, RangeError
 from octavo.quantization._overrides_check import problem
 from octavo.quantization._types import QuantType
 from octavo.quantization.translate import MS, Calibration, Names, Request, Settings
+from octavo.reporting.text import clean
 from octavo.targets import target as find_target
 
 Source = str | Path | onnx.ModelProto
@@ -65,11 +66,11 @@ def opened(source: Source, request: Request, output: str | Path | None = None) -
     if isinstance(source, str | Path):
         path = Path(source)
         if output is not None and path.exists() and Path(output).absolute() == path.absolute():
-            model = io.load(path.read_bytes(), base_dir=path.parent)
+            model = io.load(path.read_bytes(), base_dir=path.parent, gather=True)
         else:
-            model = io.load(path)
+            model = io.load(path, gather=True)
     else:
-        model = io.load(source)
+        model = io.load(source, gather=True)
     pipeline.ready(model, _opset(request), _AS_IT_IS)
     return model
 
@@ -186,7 +187,7 @@ def measured(job: Job, reader: Any, providers: Sequence[str] | None) -> tuple[Jo
     """The extremes of what the plan asks for, in one pass; it is made anew around what has none."""
     stride = job.settings.calibration.stride
     data = reader if stride is None else in_strides(reader, stride)
-    run = pipeline.Run(providers=providers)
+    run = pipeline.Run(providers=providers, stride=1)
     samples = pipeline.watched(job.model, data, None)
     stats = pipeline.collect(job.model, job.plan.needs(), samples, run)
     for _ in range(8):
@@ -197,7 +198,9 @@ def measured(job: Job, reader: Any, providers: Sequence[str] | None) -> tuple[Jo
         avoid = job.avoid.and_also(planning.Avoid(tensors=bad))
         name, why = next(iter(bad.items()))
         warnings.warn(
-            f"{len(bad)} tensors stay float, such as {name!r}: {why}.", QuantizationWarning, stacklevel=4
+            f"{len(bad)} tensors stay float, such as {clean(name)!r}: {clean(why, 800)}.",
+            QuantizationWarning,
+            stacklevel=4,
         )
         plan = planning.build(job.model, job.recipe, find_target("ort-cpu"), avoid)
         job = replace(job, plan=plan, avoid=avoid)

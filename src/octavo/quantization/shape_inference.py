@@ -12,6 +12,7 @@ from onnx import ModelProto
 from octavo.errors import RecipeError
 from octavo.model import io, query, scattered
 from octavo.model.prepare import PrepareOptions, prepare, shapes
+from octavo.reporting.text import clean
 
 __all__ = ["quant_pre_process"]
 
@@ -63,7 +64,7 @@ def quant_pre_process(
     if not skip_symbolic_shape and (chosen or shapes.lacks_ranks(model)):
         notes += shapes.infer_symbolically(model, {**settings, "verbose": verbose})[1]
     for note in notes:
-        _LOG.warning("%s", note)
+        _LOG.warning("%s", clean(note, 800))
     model.metadata_props["onnx.quant.pre_process"] = "onnxruntime.quant"
     if save_as_external_data:
         scattered.save(

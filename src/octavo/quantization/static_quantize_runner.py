@@ -9,7 +9,6 @@ each input. Flags may stand alone or be followed by True or False.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -17,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-import onnx
 
+from octavo.calibration.readers.tensors import read_tensor
+from octavo.core.bounded import read_json
 from octavo.errors import DataError, RecipeError
+from octavo.model import io
 from octavo.quantization._command import add_flag, run
 from octavo.quantization._readers import CalibrationDataReader
 from octavo.quantization._types import CalibrationMethod, QuantFormat, QuantType
 
 __all__ = ["OnnxModelCalibrationDataReader", "get_tensor_quant_overrides", "main", "parse_arguments"]
 
+_MOST_BYTES = 1 << 28  # of a file of overrides
 _TYPES = {kind.name.lower(): kind for kind in QuantType}
 _METHODS = {method.name.lower(): method for method in CalibrationMethod}
 _FORMATS = {style.name.lower(): style for style in QuantFormat}
@@ -37,9 +39,9 @@ class OnnxModelCalibrationDataReader(CalibrationDataReader):
     def __init__(self, model_path: str | Path) -> None:
         folder = Path(model_path).resolve().parent
         self.model_dir = folder
-        graph = onnx.load(str(model_path), load_external_data=False).graph
-        constants = {tensor.name for tensor in graph.initializer}
-        self.input_names = [value.name for value in graph.input if value.name not in constants]
+        graph = io.load(model_path).graph
+        names = [value.name or "" for value in graph.inputs]
+        self.input_names = [name for name in names if name not in graph.initializers]
         self._folders = sorted(folder.glob("test_data_set_*"), key=_number)
         if not self._folders:
             raise DataError(
@@ -61,14 +63,7 @@ class OnnxModelCalibrationDataReader(CalibrationDataReader):
     @staticmethod
     def read_onnx_pb_data(file_pb: str | Path) -> npt.NDArray[Any]:
         """The tensor of a file."""
-        tensor = onnx.TensorProto()
-        try:
-            tensor.ParseFromString(Path(file_pb).read_bytes())
-            return onnx.numpy_helper.to_array(tensor)
-        except OSError as error:
-            raise DataError(f"The sample {file_pb} can't be read: {error.strerror}.") from error
-        except Exception as error:  # protobuf and numpy raise many kinds
-            raise DataError(f"The sample {file_pb} is no TensorProto: {error}.") from error
+        return read_tensor(Path(file_pb))[1]
 
     def __len__(self) -> int:
         return len(self._folders)
@@ -88,7 +83,7 @@ def get_tensor_quant_overrides(file: str | Path | None) -> dict[str, list[dict[s
     if file is None:
         return {}
     try:
-        content = json.loads(Path(file).read_text())
+        content = read_json(file, _MOST_BYTES)
     except OSError as error:
         raise RecipeError(f"The overrides {file} can't be read: {error.strerror}.") from error
     except ValueError as error:

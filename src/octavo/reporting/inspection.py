@@ -14,6 +14,7 @@ def inspection_table(inspection: Inspection) -> str:
         ["quantized", tally(inspection.quantized_ops) or "nothing"],
         ["float layers", tally(inspection.float_ops) or "none"],
         ["weights", tally(inspection.weights) or "float"],
+        *([["stored", f"{tally(inspection.stored)}, run as float"]] if inspection.stored else []),
         ["activations", tally(inspection.activations) or "float"],
         ["all nodes", tally(inspection.op_types)],
         ["size of weights", size(inspection.bytes)],

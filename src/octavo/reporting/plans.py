@@ -6,7 +6,7 @@ from collections import Counter
 
 from octavo.core import codec
 from octavo.core.plan import Bounded, Constant, Derived, Dynamic, Entry, Fixed, Key, Measured, Plan, Shared
-from octavo.reporting.summary import absorbed_line, headline, kept_float, kept_lines, spelled
+from octavo.reporting.summary import absorbed_line, headline, kept_float, kept_lines, spelled, stored_lines
 from octavo.reporting.text import clean, columns, many, markdown_table, some, tally
 
 
@@ -27,8 +27,9 @@ def entry_text(entry: Entry) -> str:
             return f"{spelled(scheme.qtype, scheme.granularity)} as given"
         case Constant(scheme, algorithm):
             return f"{spelled(scheme.qtype, scheme.granularity)} from its values ({algorithm})"
-        case Dynamic(qtype):
-            return f"{qtype} while the model runs"
+        case Dynamic(qtype, twice, by_row):
+            how = f"{' in two passes' if twice else ''}{', row by row,' if by_row else ''}"
+            return f"{qtype}{how} while the model runs"
 
 
 def plan_table(plan: Plan, *, tensors: bool = False) -> str:
@@ -47,10 +48,9 @@ def plan_table(plan: Plan, *, tensors: bool = False) -> str:
         blocks.append(absorbed_line(plan))
     if plan.skipped:
         blocks.append("\n".join(kept_lines(plan)))
-    if tensors and plan.entries:
-        blocks.append(
-            columns([[str(key), entry_text(entry)] for key, entry in plan.entries.items()], ["tensor", "how"])
-        )
+    blocks += stored_lines(plan)
+    if tensors and (plan.entries or plan.stored):
+        blocks.append(columns(_tensors(plan), ["tensor", "how"]))
     else:
         blocks.append(_needs(plan))
     notes = [f"note: {clean(note, 600)}" for note in plan.notes]
@@ -59,6 +59,15 @@ def plan_table(plan: Plan, *, tensors: bool = False) -> str:
     if notes:
         blocks.append("\n".join(notes))
     return "\n\n".join(block for block in blocks if block)
+
+
+def _tensors(plan: Plan) -> list[list[str]]:
+    """Every tensor that is quantized or stored, and how."""
+    stored = [
+        [name, f"{spelled(one.scheme.qtype, one.scheme.granularity)} from its values, runs as float"]
+        for name, one in plan.stored.items()
+    ]
+    return [[str(key), entry_text(entry)] for key, entry in plan.entries.items()] + stored
 
 
 def _needs(plan: Plan) -> str:
@@ -82,7 +91,7 @@ def plan_markdown(plan: Plan) -> str:
     ]
     if kept:
         parts += ["## Kept float", markdown_table(kept, ["node", "op type", "reason"])]
-    tensors = [[str(key), entry_text(entry)] for key, entry in plan.entries.items()]
+    tensors = _tensors(plan)
     if tensors:
         parts += ["## Tensors", markdown_table(tensors, ["tensor", "how"])]
     return "\n\n".join(parts) + "\n"

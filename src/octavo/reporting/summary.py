@@ -178,6 +178,7 @@ def summary(result: Outcome) -> str:
     if plan.absorbed:
         lines.append(absorbed_line(plan))
     lines += kept_lines(plan)
+    lines += stored_lines(plan)
     lines.append(f"size: {sizes(result)}")
     lines += audit(result)
     lines += [f"note: {clean(note, 600)}" for note in dict.fromkeys((*plan.notes, *result.notes))]
@@ -189,6 +190,16 @@ def absorbed_line(plan: Plan) -> str:
     return (
         f"{len(plan.absorbed)} absorbed, as a quantized range cuts off there already: {some(plan.absorbed)}"
     )
+
+
+def stored_lines(plan: Plan) -> list[str]:
+    """``3 weights are stored as int8 and run as float``, where any are."""
+    if not plan.stored:
+        return []
+    kinds = ", ".join(dict.fromkeys(str(one.scheme.qtype) for one in plan.stored.values()))
+    verbs = "is stored as {} and runs" if len(plan.stored) == 1 else "are stored as {} and run"
+    count = many(len(plan.stored), "weight")
+    return [f"{count} {verbs.format(kinds)} as float: {some(plan.stored)}"]
 
 
 def kept_lines(plan: Plan) -> list[str]:
@@ -213,6 +224,7 @@ def markdown(result: Outcome, title: str = "Quantization report") -> str:
         ["quantized", f"{many(len(plan.nodes), 'node')}: {tally(plan.counts()) or 'none'}"],
         ["absorbed", many(len(plan.absorbed), "node")],
         ["kept float", many(len(plan.skipped), "node")],
+        *([["stored", stored_lines(plan)[0]]] if plan.stored else []),
         ["size", sizes(result)],
         ["activations", tally(activations) or "float"],
         ["weights", tally(weights) or "float"],

@@ -16,10 +16,13 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 def clean(name: object, limit: int = 200) -> str:
     """A name on one line, without anything that a terminal would obey; long ones lose their middle."""
-    text = "".join(c for c in str(name) if unicodedata.category(c) not in _HIDDEN)
-    if len(text) <= limit:
+    whole = str(name)
+    is_huge = len(whole) > 8 * limit
+    text = whole[: 4 * limit] + whole[-4 * limit :] if is_huge else whole
+    text = "".join(c for c in text if unicodedata.category(c) not in _HIDDEN)
+    if len(text) <= limit and not is_huge:
         return text
-    half = (limit - 1) // 2
+    half = min((limit - 1) // 2, len(text) // 2)
     return f"{text[:half]}…{text[-half:]}"
 
 

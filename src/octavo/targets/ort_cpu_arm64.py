@@ -14,6 +14,8 @@ ORT_CPU_ARM64 = replace(
     static_recipe=W8A8.but(activations=Scheme(INT8), target="ort-cpu-arm64"),
     dynamic_recipe=W8.but(activations=DynamicScheme(), target="ort-cpu-arm64"),
     runs_here=False,
+    softmax_floored=False,
+    placement=ORT_CPU_VNNI.placement[:-1],  # all but the floor
     slow_activations={},
     slow_weights={"uint8": "kernels for weights with zero point 0 are left aside"},
     limits=(

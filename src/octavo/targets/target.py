@@ -32,9 +32,11 @@ class Target:
     least_products: int = 0  # for each result; a first Conv with fewer is faster in float
     large_products: int = 0  # the same for results of 64 × 64 and more; so is a depthwise Conv behind it
     block_products: bool = False  # has a kernel that scales weights and activations block by block
+    two_passes: bool = False  # an input in two passes of 8 bits is faster than such blocks
     most_groups: int | None = None  # a grouped, not depthwise Conv with more is slower than float
     least_recurrent: int = 0  # values in W
     slow_with_add: frozenset[str] = frozenset()  # slower once the runtime has joined them with an Add
+    softmax_floored: bool = False  # slow on masked scores, unless these are raised a little
     softmax_spelled: bool = False  # over an axis with two or more behind it, its parts are faster
     # ---- what it accepts
     granularities: tuple[str, ...] = ("tensor", "channel", "block")  # of weights

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.core.plan import Plan
-from octavo.core.recipe import Recipe
+from octavo.core.qtypes import INT8
+from octavo.core.recipe import STORED, Recipe
 from octavo.targets import Target
 
 REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
@@ -24,6 +25,7 @@ class Candidate:
     name: str
     recipe: Recipe
     idea: str
+    faster_than: str | None = None  # the one that this is a try to outrun, by name
 
     @property
     def static(self) -> bool:
@@ -65,6 +67,34 @@ def dynamic_round(target: Target, base: Recipe | None) -> list[Candidate]:
     return [Candidate("dynamic", recipe, "ranges found while the model runs; matrix products alone")]
 
 
+def with_stored(candidate: Candidate) -> Candidate:
+    """The same with the weights that it leaves float stored as int8; what runs is the same."""
+    idea = f"{candidate.idea}; other weights are stored as int8"
+    return Candidate(candidate.name, candidate.recipe.but(stored=INT8), idea)
+
+
+def without_stored(candidate: Candidate) -> Candidate:
+    """The same with the weights that it leaves float as they are."""
+    return Candidate(
+        f"{candidate.name}, other weights float",
+        candidate.recipe.but(stored=None),
+        f"{candidate.idea.partition(';')[0]}; what stays float is as it was",
+    )
+
+
+def stored_round(target: Target, base: Recipe) -> list[Candidate]:
+    """Float itself in a smaller file, where the runtime that restores its weights is the one here."""
+    if not target.runs_here or is_restricted(base):
+        return []
+    recipe = STORED.but(target=target.name, exclude=base.exclude)
+    return [Candidate("stored", recipe, "nothing is quantized; weights are stored as int8 and run as float")]
+
+
+def is_restricted(base: Recipe) -> bool:
+    """Whether a base names what may be touched, and nothing else."""
+    return bool(base.include) or base.op_types is not None
+
+
 def linear_layers(plan: Plan) -> tuple[str, ...]:
     """The layers that could find their ranges at run time, where other operators are quantized too."""
     found = tuple(name for name, node in plan.nodes.items() if node.op_type in LINEAR)
@@ -97,7 +127,8 @@ def without_groups(candidate: Candidate, left: Sequence[Group]) -> Candidate:
     patterns = [pattern for group in left for pattern in group.patterns]
     nodes = frozenset(node for group in left for node in group.nodes)
     words = " and ".join(group.words for group in left)
-    return _without(candidate, patterns, nodes, words, "integers may not pay there")
+    found = _without(candidate, patterns, nodes, words, "integers may not pay there")
+    return replace(found, faster_than=candidate.name)
 
 
 def without_layers(candidate: Candidate, nodes: Sequence[str]) -> Candidate:

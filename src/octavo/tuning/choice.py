@@ -10,18 +10,21 @@ place in a hundred with another best class weighs as much as 1.5 % where it was 
 next to nothing where these were few; a quarter of the bytes as much as half the speed again. So a trial that
 is a third faster wins unless it is some 10 dB further off. With a limit on what a task may lose fidelity is
 settled, and speed and size alone count. Trials that are as fast as the one with the highest value, as far as
-measuring shows, count as equally fast, and the one that is best in all else is taken.
+measuring shows, count as equally fast, and the one that is best in all else is taken. A trial that only
+stores weights has the speed of float, as it is float that runs; it has to win by its value. One that leaves a
+kind of operators float for speed is left aside where it is no faster than the one that it was to outrun.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from octavo.errors import OutputError
-from octavo.tuning.trial import UNKNOWN, Demands, Trial
+from octavo.evaluation.latency import Ratio
+from octavo.tuning.trial import ALIKE, UNKNOWN, Demands, Trial
 
-ALIKE = 0.05  # speeds that differ by less count as the same
 NOISE = 0.2  # and so do those that differ by less than this where their intervals meet
 GOOD, ENOUGH = 30.0, 40.0  # dB beyond which more is worth less, and nothing
 PER_DB, PER_DB_MORE = 0.03, 0.01  # of ln(speed)
@@ -54,9 +57,11 @@ def standing(trial: Trial) -> float:
 def pick(trials: Sequence[Trial], demands: Demands) -> tuple[Trial, bool, str]:
     """The best, whether it meets the demands, and why it is this one."""
     good = [trial for trial in trials if demands.missed(trial) is None]
+    good = [trial for trial in good if not _in_vain(trial, good)]
     if good:
         first = max(good, key=lambda trial: value(trial, demands))
-        best = max((trial for trial in good if alike(trial, first)), key=standing)
+        rivals = [trial for trial in good if alike(trial, first) and trial.runs_float <= first.runs_float]
+        best = max(rivals, key=standing)
         return best, True, f"{best.name}: {words(best)}"
     ran = [trial for trial in trials if trial.error is None]
     if not ran:
@@ -66,6 +71,11 @@ def pick(trials: Sequence[Trial], demands: Demands) -> tuple[Trial, bool, str]:
     best = max(faithful, key=speed) if faithful else max(ran, key=_nearest)
     missed = "; ".join(f"{trial.name}: {demands.missed(trial)}" for trial in trials)
     return best, False, f"nothing meets the demands. {missed}"
+
+
+def _in_vain(trial: Trial, good: Sequence[Trial]) -> bool:
+    """Whether a trial is no faster than the one that it was to outrun, which meets the demands too."""
+    return any(other.name == trial.candidate.faster_than and alike(other, trial) for other in good)
 
 
 def _nearest(trial: Trial) -> tuple[float, float]:
@@ -81,14 +91,28 @@ def alike(trial: Trial, other: Trial) -> bool:
     return trial.speed.high >= other.speed.low
 
 
+def stored_could_win(trials: Sequence[Trial], demands: Demands, float_bytes: int) -> bool:
+    """Whether float itself with a quarter of its bytes may be worth more than all that meets the demands."""
+    good = [trial for trial in trials if demands.missed(trial) is None]
+    if not good:
+        return True
+    best = max(good, key=lambda trial: value(trial, demands))
+    same = None if best.agreement is None else 1.0
+    speed_of_float = Ratio(1.0, 1.0, 1.0)
+    hoped = replace(best, speed=speed_of_float, sqnr_db=ENOUGH, agreement=same, bytes=float_bytes // 4)
+    return value(hoped, demands) > value(best, demands)
+
+
 def speed(trial: Trial) -> float:
-    """Times as fast as float; 0 where it was not measured."""
-    return trial.speed.value if trial.speed is not None else 0.0
+    """Times as fast as float: 1 where float runs, whatever a clock says; 0 where it was not measured."""
+    if trial.speed is None:
+        return 0.0
+    return 1.0 if trial.runs_float else trial.speed.value
 
 
 def words(trial: Trial) -> str:
     """A trial's figures in a few words."""
-    told = [f"{speed(trial):.2f} × as fast as float"] if trial.speed is not None else []
+    told = [f"{trial.speed.value:.2f} × as fast as float"] if trial.speed is not None else []
     if trial.sqnr_db is not None:
         told.append(f"{trial.sqnr_db:.1f} dB")
     if trial.score is not None:

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from octavo import api
 from octavo.calibration.engines import Engine, engine_of
+from octavo.core import scratch
 from octavo.core.recipe import Pattern, Recipe
 from octavo.errors import OctavoError, RecipeError
 from octavo.model import io, query
@@ -31,10 +31,14 @@ from octavo.tuning.candidates import (
     Candidate,
     dynamic_round,
     groups,
+    is_restricted,
     mixed_round,
     static_round,
+    stored_round,
+    with_stored,
     without_groups,
     without_layers,
+    without_stored,
 )
 from octavo.tuning.exam import Exam, Examiner
 from octavo.tuning.sensitivity import Layer
@@ -45,6 +49,7 @@ from octavo.tuning.workshop import Workshop
 WEAK_DB = 18.0  # a layer with a smaller signal to noise ratio of its own is a candidate for float
 WEAK_MOST = 4  # layers that stay float where nothing is demanded
 FINALISTS = 3  # trials that are timed again
+WORTH = 0.05  # of the float bytes that stored weights save, at least, beside a way of quantizing
 TIME_LIMIT = 180.0  # seconds after which no further trial is started, where nothing else is said
 
 
@@ -90,7 +95,7 @@ def tune(
     chosen = find_target(target)
     base = _base(recipe, chosen, include, exclude, op_types)
     split = Split.of(data, loaded, samples)
-    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+    with scratch.folder() as folder:
         workers_ = engine_of(engine, workers, address, threads)
         shop = Workshop(model, split, chosen, Path(folder), workers_, threads, tell, ends, stride, histograms)
         shop.float_bytes = io.weight_bytes(loaded) + query.constant_bytes(loaded)
@@ -143,19 +148,45 @@ class _Search:
         """All trials; gives what the layers of the best static one lose."""
         shop = self.shop
         tried = shop.try_all(self._static())
-        more = dynamic_round(shop.target, self.base)
+        dynamic = dynamic_round(shop.target, self.base)
+        more = [with_stored(one) if self._saves(with_stored(one)) else one for one in dynamic]
         plain = next((trial for trial in tried if trial.name == "static"), None)
         if plain is not None and plain.result is not None:
             more = [*mixed_round(plain.candidate, plain.result.plan), *more]
         tried += shop.try_all(more)
+        tried += shop.try_all(self._unstored(tried))
         shop.measure(tried, self.seconds / 2)
         start = self._start(steps=True)
         layers: tuple[Layer, ...] = ()
         if start is not None:
             layers = self._layers()
             self._keep_float(start, layers)
+        self._store()
         self._finals()
         return layers
+
+    def _saves(self, candidate: Candidate) -> bool:
+        """Whether weights that a candidate stores save enough of the file."""
+        if is_restricted(self.base):
+            return False
+        try:
+            plan = api.plan(self.shop.model, candidate.recipe, target=self.shop.target)
+        except OctavoError:
+            return False
+        saved = sum(one.saves for one in plan.stored.values())
+        return saved > 0 and saved >= WORTH * self.shop.float_bytes
+
+    def _unstored(self, tried: Sequence[Trial]) -> list[Candidate]:
+        """What storing weights has taken too far from float, without that."""
+        far = [trial for trial in tried if self.demands.unfaithful(trial) is not None]
+        return [without_stored(t.candidate) for t in far if t.candidate.recipe.stored is not None]
+
+    def _store(self) -> None:
+        """Float itself with stored weights, where nothing else is worth more than that could be."""
+        shop = self.shop
+        if choice.stored_could_win(shop.trials, self.demands, shop.float_bytes):
+            more = [one for one in stored_round(shop.target, self.base) if self._saves(one)]
+            shop.measure(shop.try_all(more), self.seconds / 2)
 
     def _static(self) -> list[Candidate]:
         """The static candidates, calibrated for."""

@@ -6,7 +6,6 @@ run over a few samples gives the local error of all layers; no model is made or 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from octavo.comparison import forms, run
 from octavo.comparison.observe import mapped
+from octavo.core import scratch
 from octavo.core.plan import Plan
 from octavo.model import io
 from octavo.tuning.split import Feed
@@ -38,7 +38,7 @@ def sensitivity(
     model: io.ModelSource, quantized: Path, plan: Plan, samples: Sequence[Feed], threads: int | None
 ) -> tuple[Layer, ...]:
     """The layers of a plan by their local error, the weakest first; ties in the order of the network."""
-    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+    with scratch.folder() as folder:
         found, _ = forms.best_match(model, mapped(forms.plain(quantized), Path(folder)))
         if not found.pairs:
             return ()

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from octavo.calibration.data import checked
+from octavo.calibration.readers.numpy_files import plain_array
 from octavo.errors import DataError, ModelError, RecipeError
 from octavo.evaluation.labels import read_text
 from octavo.evaluation.metrics import perplexity, token_nll
@@ -78,10 +79,7 @@ class Perplexity:
             return data
         path = Path(data)
         if path.suffix.lower() == ".npy":
-            try:
-                return np.load(path, allow_pickle=False)
-            except (OSError, ValueError, EOFError) as error:
-                raise DataError(f"{path} can't be read as numpy data: {error}.") from error
+            return plain_array(path)
         if path.suffix.lower() != ".txt":
             raise DataError(f"{path} is no text; perplexity takes a .txt file, or .npy with token ids.")
         return token_ids(read_text(path, "text"), tokenizer_of(self.tokenizer, setting.model))

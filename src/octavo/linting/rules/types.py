@@ -65,12 +65,13 @@ def slow_weight(view: View) -> Iterator[Fault]:
 @rule("OCT303", _WARNING, "Weights of a dynamic product have a type that is slow on the target")
 def slow_dynamic_weight(view: View) -> Iterator[Fault]:
     """uint8 weights of MatMulInteger and DynamicQuantizeMatMul."""
-    slots = {"MatMulInteger": (1, 3), "DynamicQuantizeMatMul": (1, 3)}
+    slots = {("", "MatMulInteger"): (1, 3), (MS, "DynamicQuantizeMatMul"): (1, 3)}
     slow = view.target.slow_weights.get("uint8")
     for node in view.nodes:
-        if node.op_type not in slots or slow is None:
+        kind = (node.domain, node.op_type)
+        if kind not in slots or slow is None:
             continue
-        index, zero = slots[node.op_type]
+        index, zero = slots[kind]
         tensor = query.constant(node.inputs[index])
         if tensor is not None and tensor.dtype is ir.DataType.UINT8:
             yield Fault(

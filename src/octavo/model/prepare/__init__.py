@@ -7,6 +7,7 @@ The passes, in order; each is one small file and does nothing on a model it has 
     runtime        ONNX Runtime's own basic optimization, if asked for
     shapes         ONNX shape inference
     no-ops         Identity, Dropout in inference, Cast to the same type
+    stored         weights stored in integers that run as float, float again
     constants      what depends on constants alone, computed
     batch norm     folded into the layer before
     symbolic       symbolic shape inference, where ranks are still unknown
@@ -27,7 +28,9 @@ from octavo.model.normalize import normalize
 from octavo.model.prepare import batch_norm, constants, fusions, pooling, shapes
 from octavo.model.prepare.opset import raise_opset
 from octavo.model.prepare.report import Change, PrepareReport
+from octavo.model.prepare.resizing import check_resizes
 from octavo.model.scopes import remove_unused
+from octavo.model.stored import restore
 
 __all__ = ["Change", "PrepareOptions", "PrepareReport", "prepare", "raise_opset"]
 
@@ -44,6 +47,9 @@ class PrepareOptions:
     fuse: bool = True
     opset: int | None = None
     remove_no_ops: bool = True
+
+
+_ADDITIVE = frozenset({"normalize", "shapes", "symbolic shapes"})  # what leaves nothing unused behind
 
 
 class _Log:
@@ -75,10 +81,12 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     if wanted.remove_no_ops:
         log.put("no-ops", constants.remove_no_ops(model), "{n} nodes without effect removed")
     if wanted.fold_constants:
+        log.put("stored", restore(model), "{n} weights stored in integers are float again")
         count, notes = constants.fold(model)
         if log.put("constants", count, "{n} constant nodes computed", notes):
             remove_unused(model)
             _infer(model, wanted, log)
+    check_resizes(model)
     if wanted.fold_batch_norm:
         folded, biases = batch_norm.fold(model)
         log.put("batch norm", folded, "{n} batch normalizations folded into the layer before")
@@ -92,7 +100,8 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
         for name, count in fusions.fuse(model).items():
             log.put("fusions", count, f"{{n}} × {name}")
         log.put("pooling", pooling.pool(model), "{n} spatial means written as GlobalAveragePool")
-    remove_unused(model)
+    if any(change.pass_name not in _ADDITIVE for change in log.changes):
+        remove_unused(model)
     return PrepareReport(tuple(log.changes), tuple(dict.fromkeys(log.notes)))
 
 

@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from octavo.model import query
 from octavo.model.prepare.patterns import (
-    is_op,
     made_by,
     near,
     operand_beside,
@@ -17,6 +16,7 @@ from octavo.model.prepare.patterns import (
     scaled,
 )
 from octavo.model.prepare.unit import Unit
+from octavo.model.query import is_op
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBE = 0.044715

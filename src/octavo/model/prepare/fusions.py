@@ -3,7 +3,8 @@
 Recognised: Gelu, LayerNormalization and HardSwish in the orders of factors that exporters write. Where the
 model's opset has the operator, it replaces the nodes and takes the last one's name and output; where not, the
 nodes are marked in memory, ``node.meta["octavo.unit"] = "<operator>:<last node>"``, so that planning can
-treat them as one. Nothing is touched where another node sees an intermediate result.
+treat them as one; HardSwish is written in two nodes first. Nothing is touched where another node sees an
+intermediate result.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ def fuse(model: ir.Model) -> dict[str, int]:
         if opset >= unit.since:
             _replace(edit, unit)
             counts[f"{unit.op_type} as one operator"] += 1
+        elif unit.op_type == "HardSwish" and len(unit.nodes) > 2:
+            _mark(_shortened(edit, unit))
+            counts["HardSwish written as HardSigmoid and Mul"] += 1
         else:
             counts[f"{unit.op_type} marked as a unit"] += _mark(unit)
     counts["biases of linear layers written as vectors"] += flat_biases(model)
@@ -69,6 +73,28 @@ def _replace(edit: Editor, unit: Unit) -> None:
     edit.remove(reversed(unit.nodes))
     new.name = name
     edit.nodes.taken.add(name)
+
+
+def _shortened(edit: Editor, unit: Unit) -> Unit:
+    """``x · hardsigmoid(x)`` in two nodes, for an opset without HardSwish: a node is a pass over memory."""
+    (x,), last = unit.inputs, unit.nodes[-1]
+    name, kind = last.name or unit.op_type, last.outputs[0].dtype
+    gate = edit.node(
+        "HardSigmoid",
+        [x],
+        {"alpha": 1 / 6, "beta": 0.5},
+        name=f"{name}_gate",
+        output=f"{name}_gate",
+        dtype=kind,
+    )
+    gate.outputs[0].shape = last.outputs[0].shape
+    product = edit.node("Mul", [x, gate.outputs[0]], name=name, output=last.outputs[0].name or name)
+    last.append([gate, product])
+    edit.take_over(product.outputs[0], last.outputs[0])
+    edit.remove(reversed(unit.nodes))
+    product.name = name
+    edit.nodes.taken.add(name)
+    return Unit(unit.op_type, unit.since, (gate, product), unit.inputs)
 
 
 def _mark(unit: Unit) -> int:

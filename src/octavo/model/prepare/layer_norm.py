@@ -5,8 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octavo.model import query
-from octavo.model.prepare.patterns import is_op, made_by, near, read_by
+from octavo.model.prepare.patterns import made_by, near, read_by
 from octavo.model.prepare.unit import Unit
+from octavo.model.query import is_op
 
 
 def layer_norm(node: ir.Node) -> Unit | None:

@@ -7,11 +7,7 @@ import math
 import onnx_ir as ir
 
 from octavo.model import query
-
-
-def is_op(node: ir.Node | None, *ops: str) -> bool:
-    """Whether a node is one of these operators of the default domain."""
-    return node is not None and not node.domain and node.op_type in ops
+from octavo.model.query import is_op
 
 
 def made_by(value: ir.Value | None, *ops: str) -> ir.Node | None:

@@ -12,13 +12,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
+from octavo.core import scratch
 from octavo.model import query
 from octavo.model.serialize import content, is_text, skeleton, tensor_bytes, tensor_header
 from octavo.model.session import runtime_ir_limit
@@ -43,7 +43,7 @@ def infer_symbolically(model: ir.Model, settings: Mapping[str, int] | None = Non
     """
     if not sympy_is_installed():
         return 0, ["Symbolic shape inference needs sympy; install octavo[shapes]."]
-    with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
+    with scratch.folder() as folder:
         source, target = Path(folder) / "in.onnx", Path(folder) / "out.onnx"
         source.write_bytes(_without_weights(model).SerializeToString())
         command = "from octavo.model.session import symbolic_shapes; symbolic_shapes()"
@@ -88,7 +88,7 @@ def _first_line(error: BaseException) -> str:
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto:
     proto = skeleton(model, runtime_ir_limit())
-    for name, value in model.graph.initializers.items():
+    for name, value in query.initializers(model.graph).items():
         tensor = content(name, value)
         if tensor_bytes(tensor) > _SMALL:
             ir.serde.serialize_value_into(proto.graph.input.add(), value)
@@ -116,7 +116,10 @@ def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
 
 def _merge(model: ir.Model, inferred: onnx.ModelProto) -> int:
     """Fill in what is known now and was not; names are unique across scopes, so they find each other."""
-    known = {info.name: info.type for info in _infos(inferred.graph) if info.HasField("type")}
+    nested = any(graph is not model.graph for graph in query.graphs(model))
+    graph = inferred.graph
+    infos = _infos(graph) if nested else (*graph.value_info, *graph.output)
+    known = {info.name: info.type for info in infos if info.HasField("type")}
     count = 0
     for node in query.nodes(model):
         for value in node.outputs:
@@ -152,9 +155,8 @@ def _fill_tensor(value: ir.Value, found: onnx.TypeProto.Tensor) -> bool:
     """The usual case, in short: nothing was known, and it is a tensor."""
     value.type = ir.TensorType(ir.DataType(found.elem_type))
     if found.HasField("shape"):
-        known = (dim.WhichOneof("value") for dim in found.shape.dim)
         value.shape = ir.Shape(
-            [getattr(dim, kind) if kind else None for dim, kind in zip(found.shape.dim, known, strict=True)]
+            [getattr(dim, kind) if (kind := dim.WhichOneof("value")) else None for dim in found.shape.dim]
         )
     return True
 

@@ -50,9 +50,11 @@ def store_narrow(model: ir.Model) -> int:
     """
     edit = Editor(model)
     casts: list[ir.Node] = []
-    for value in list(model.graph.initializers.values()):
+    for value in list(query.initializers(model.graph).values()):
+        if type(value.const_value) is not ir.LazyTensor or value.is_graph_output():
+            continue
         wide, tensor = value.meta.get(_NARROW, (None, None))
-        if tensor is None or value.const_value is not wide or value.is_graph_output():
+        if tensor is None or value.const_value is not wide:
             continue
         if tensor.dtype == ir.DataType.DOUBLE or tensor.nbytes < _LEAST:
             continue
@@ -72,13 +74,14 @@ def store_narrow(model: ir.Model) -> int:
 def _has_narrow(model: ir.Model) -> bool:
     """Whether there is anything to do, by a look at each value that costs next to nothing."""
     for graph in query.graphs(model):
-        tensors = (v.const_value for v in graph.initializers.values())
+        tensors = (v.const_value for v in query.initializers(graph).values())
         if any(t is not None and t.dtype in NARROW for t in tensors):
             return True
         if any(_is_narrow(v.type) for v in graph.inputs):
             return True
     for node in query.nodes(model):
-        if node.attributes and any(map(_names_narrow, node.attributes.values())):
+        attributes = query.attributes(node)
+        if attributes and any(map(_names_narrow, attributes.values())):
             return True
         if any(_is_narrow(v.type) for v in node.outputs):
             return True

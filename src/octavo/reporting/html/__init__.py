@@ -19,7 +19,7 @@ from pathlib import Path
 
 from octavo.model.files import replacing
 from octavo.reporting.html.page import render
-from octavo.reporting.html.sources import Side, Source, sides
+from octavo.reporting.html.sources import Side, Source, readable, sides
 from octavo.reporting.html.view import page_data
 
 __all__ = ["Side", "Source", "report", "sides", "write"]
@@ -32,7 +32,7 @@ def report(*results: Source, output: str | Path | None = None, title: str | None
     it, or paths of quantized models. Those about one model are shown together; a second quantized model is
     laid beside the first.
     """
-    text = render(page_data(sides(list(results)), title))
+    text = _page(sides(list(results)), title)
     if output is not None:
         _save(text, output)
     return text
@@ -40,7 +40,12 @@ def report(*results: Source, output: str | Path | None = None, title: str | None
 
 def write(found: list[Side], output: str | Path, title: str | None = None) -> int:
     """Write the page of sides that are assembled already; returns its size in bytes."""
-    return _save(render(page_data(found, title)), output)
+    return _save(_page(found, title), output)
+
+
+def _page(found: list[Side], title: str | None) -> str:
+    with readable():
+        return render(page_data(found, title))
 
 
 def _save(text: str, output: str | Path) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from octavo.reporting.bench import time_text
 from octavo.reporting.evaluation import difference_text, figure_text
 from octavo.reporting.html.sources import Side
-from octavo.reporting.text import size
+from octavo.reporting.text import many, size
 
 GOOD, FAIR, POOR, UNKNOWN = "good", "fair", "poor", "unknown"
 _ORDER = (UNKNOWN, GOOD, FAIR, POOR)
@@ -123,6 +123,8 @@ def coverage(side: Side) -> Figure | None:
     count, kept = sum(made["quantized"].values()), len(made.get("skipped") or ())
     absorbed = len((made.get("plan") or {}).get("absorbed") or ())
     more = f", {absorbed} absorbed" if absorbed else ""
+    stored = len((made.get("plan") or {}).get("stored") or ())
+    more += f", {many(stored, 'weight')} stored as int8" if stored else ""
     detail = f"{kept} kept float{more}"
     return {
         "label": "operators quantized",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from octavo.core.bounded import read_json
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import QType, from_onnx
@@ -18,6 +18,7 @@ from octavo.reporting.html import graph, histogram
 from octavo.reporting.html.details import SCHEMA, numbers
 
 _LARGEST = 1 << 26  # values of a weight that is still read
+_MOST_BYTES = 1 << 26  # of a manifest
 
 
 def facts(path: str | Path) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def facts(path: str | Path) -> dict[str, Any]:
 def _manifest(path: Path) -> dict[str, Any]:
     beside = Path(f"{path}.manifest.json")
     try:
-        found = json.loads(beside.read_text(encoding="utf-8"))
+        found = read_json(beside, _MOST_BYTES)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -57,7 +58,7 @@ def _tensors(model: ir.Model) -> Iterator[dict[str, Any]]:
     """Each tensor that is quantized or dequantized with numbers of its own, once."""
     seen: set[str] = set()
     for node in query.nodes(model):
-        if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.inputs) < 2:
             continue
         value = node.inputs[0]
         weight = node.op_type == "DequantizeLinear" and query.constant(value) is not None
@@ -79,7 +80,8 @@ def _params(node: ir.Node) -> QParams | None:
     """The constant scale and zero point of a conversion."""
     scale = query.array(node.inputs[1])
     zero = query.array(node.inputs[2]) if len(node.inputs) > 2 else None
-    stored = query.element_type(node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0])
+    ends = node.outputs if node.op_type == "QuantizeLinear" else node.inputs
+    stored = query.element_type(ends[0]) if ends else None
     kind = _kind(zero, node.inputs[2] if len(node.inputs) > 2 else None, stored)
     if scale is None or kind is None:
         return None

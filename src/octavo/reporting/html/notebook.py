@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from octavo.reporting.summary import Outcome, audit, headline, kept_float, sizes
+from octavo.reporting.summary import Outcome, audit, headline, kept_float, sizes, stored_lines
 from octavo.reporting.text import clean, printable, some, tally
 
 _MOST = 12  # reasons
@@ -13,7 +13,7 @@ _MOST = 12  # reasons
 def result_html(result: Outcome) -> str:
     """What was quantized, the sizes, and what stayed float and why."""
     plan = result.plan
-    notes = list(dict.fromkeys((*audit(result), *plan.notes, *result.notes)))
+    notes = list(dict.fromkeys((*stored_lines(plan), *audit(result), *plan.notes, *result.notes)))
     rows = "".join(
         f"<tr><td>{group.count}</td><td>{_text(tally(group.op_types))}</td><td>{_text(group.reason)}</td>"
         f"<td>{_text(some(group.nodes))}</td></tr>"

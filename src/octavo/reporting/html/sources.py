@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from octavo.core.bounded import read_json
 from octavo.errors import RecipeError, TableError
 from octavo.reporting.html import details, from_model
 
@@ -16,6 +17,8 @@ KINDS = ("quantization", "model", "comparison", "evaluation", "bench")
 Source: TypeAlias = Any  # a result with to_dict(), plain data, or a path
 
 MOST_SIDES = 2
+MOST_BYTES = 1 << 30  # of a result in JSON
+_WRONG = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError)
 
 
 @dataclass
@@ -77,14 +80,12 @@ def _read(path: Path) -> list[dict[str, Any]]:
     if path.suffix.lower() == ".onnx":
         return [from_model.facts(path)]
     try:
-        text = path.read_text(encoding="utf-8")
+        data = read_json(path, MOST_BYTES)
     except OSError as error:
         raise TableError(f"{path} can't be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise TableError(f"{path} is no text; give a .json or .onnx file.") from error
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise TableError(f"{path} is no JSON: {error}.") from error
     try:
         return _single(data)
@@ -99,12 +100,25 @@ def _single(data: Any) -> list[dict[str, Any]]:
     return [data]
 
 
+@contextlib.contextmanager
+def readable() -> Iterator[None]:
+    """Results may come out of files: where a field is not as Octavo writes it, that is said."""
+    try:
+        yield
+    except _WRONG as error:
+        raise TableError(
+            "The results can't be shown, since a field has another form than Octavo writes "
+            f"({type(error).__name__}: {error}); make them again."
+        ) from error
+
+
 def sides(sources: list[Source]) -> list[Side]:
     """Results that belong to one quantized model together; a second of a kind begins a second side."""
     found: list[Side] = []
     for source in sources:
-        for part in parts_of(source):
-            _assign(found, part)
+        with readable():
+            for part in parts_of(source):
+                _assign(found, part)
     if len(found) > MOST_SIDES:
         names = ", ".join(side.name or "unnamed" for side in found)
         raise RecipeError(f"A page lays two results side by side, and these are {len(found)}: {names}.")
