@@ -68,10 +68,10 @@ def quantize(
     :class:`Recipe`, the name of a preset or a file; left out, the target's own. ``plan`` carries out a plan
     made before. Where neither is given and the data has enough samples, mean shifts are corrected (the step
     ``bias-correction``, which costs nothing). With ``output`` the result is written, checked there, and only
-    then put in place. ``stats`` of :func:`calibrate` (or their file) take the place of data. ``engine`` is where calibration
-    runs: ``serial``, ``processes`` (as many ``workers`` as cores), ``ray`` (at an ``address``), or ``auto``.
-    With a ``stride`` histograms count every so many-th value, and extremes are still exact.
-    With ``histograms`` calibration keeps one of every tensor, which reports show.
+    then put in place. ``stats`` of :func:`calibrate` (or their file) take the place of data. ``engine`` is
+    where calibration runs: ``serial``, ``processes`` (as many ``workers`` as cores), ``ray`` (at an
+    ``address``), or ``auto``. With a ``stride`` histograms count every so many-th value, and extremes are
+    still exact. With ``histograms`` calibration keeps one of every tensor, which reports show.
     """
     run = Run(
         prepare=prepare,
