@@ -21,7 +21,7 @@ from octavo.calibration.readers.preprocessing import PREPROCESSING, Preset
 from octavo.core.bounded import read_bytes
 from octavo.errors import DataError, ModelError, TableError
 from octavo.model import io, samples
-from octavo.model.prepare import PrepareOptions, prepare
+from octavo.model.prepare import PrepareOptions, batch_norm, prepare
 from octavo.model.session import InputSpec, Session
 
 WEIGHT = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -144,6 +144,31 @@ def test_a_batch_normalization_by_a_matrix_is_not_folded() -> None:
     loaded = io.load(model(nodes, *ends, {"w": WEIGHT, "b": ones}))
     prepare(loaded, PrepareOptions())
     assert "BatchNormalization" in [one.op_type for one in loaded.graph]
+
+
+@pytest.mark.parametrize("shape", [(), (8,), (8, 8)])
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose", "Gemm"])
+@pytest.mark.parametrize("behind", ["BatchNormalization", "Add"])
+def test_nothing_is_folded_into_a_weight_of_too_few_axes(
+    shape: tuple[int, ...], op_type: str, behind: str
+) -> None:
+    if op_type == "Gemm" and len(shape) == 2:
+        pytest.skip("this is a weight")
+    content = {"w": np.ones(shape, np.float32), "b": np.ones(8, np.float32)}
+    others = ["b"] * (4 if behind == "BatchNormalization" else 1)
+    nodes = [node(op_type, ["x", "w"], ["c"], "layer"), node(behind, ["c", *others], ["y"])]
+    loaded = io.load(model(nodes, [tensor("x", [2, 8])], [tensor("y", None)], content))
+    assert batch_norm.fold(loaded) == (0, 0)
+
+
+@pytest.mark.parametrize("groups", [-1, 0, 3])
+def test_nothing_is_folded_into_groups_that_do_not_divide_the_weight(groups: int) -> None:
+    channels = max(2 * groups, 0)
+    content = {"w": np.ones((4, 2, 1), np.float32), "b": np.ones(channels, np.float32)}
+    nodes = [node("ConvTranspose", ["x", "w"], ["c"], group=groups),
+             node("BatchNormalization", ["c", "b", "b", "b", "b"], ["y"])]  # fmt: skip
+    loaded = io.load(model(nodes, [tensor("x", [1, 4, 5])], [tensor("y", None)], content))
+    assert batch_norm.fold(loaded) == (0, 0)
 
 
 def test_a_weight_turned_by_other_axes_than_it_has_is_none() -> None:

@@ -12,6 +12,7 @@ from onnx import helper
 from quantizing import EVERYWHERE
 
 import octavo
+from octavo.algorithms.layers import layer_of
 from octavo.calibration.methods import read
 from octavo.calibration.observers import HistogramState
 from octavo.core.qtypes import qtype
@@ -144,6 +145,18 @@ def test_a_gemm_by_anything_but_a_matrix_stays_float(shape: tuple[int, ...]) -> 
     for style in ("qdq", "qoperator"):
         plan = octavo.plan(made, EVERYWHERE, style=style)
         assert "matrix" in next(one.reason for one in plan.skipped if one.node == "layer")
+
+
+@pytest.mark.parametrize(("op_type", "shape", "bias", "more"), [
+    ("Gemm", (8, 3), 4, {}), ("Conv", (8, 2, 1), 4, {}), ("Conv", (8,), 8, {}),
+    ("Conv", (8, 2, 1), 8, {"group": 3}), ("Conv", (8, 2, 1), 8, {"group": 0}),
+])  # fmt: skip
+def test_a_product_whose_parts_do_not_fit_is_no_layer(
+    op_type: str, shape: tuple[int, ...], bias: int, more: dict[str, int]
+) -> None:
+    content = {"w": np.ones(shape, np.float32), "b": np.ones(bias, np.float32)}
+    made = model([node(op_type, ["x", "w", "b"], ["y"], **more)], ENDS[0], [tensor("y", None)], content)
+    assert isinstance(layer_of(io.load(made).graph[0]), str)
 
 
 @pytest.mark.parametrize("tail", ["Sqrt", "MatMul"])

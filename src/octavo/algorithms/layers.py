@@ -167,17 +167,30 @@ def layer_of(node: ir.Node) -> Layer | str | None:
     if len(weight.uses()) > 1 or weight.is_graph_output():
         return "its weight is shared with another node"
     if node.op_type == "Conv":
-        return _conv(node, weight)
+        return _fitting(_conv(node, weight))
     if len(query.static_shape(weight) or ()) != 2:
         return "its weight is no matrix"
-    return _gemm(node, weight) if node.op_type == "Gemm" else _matmul(node, weight)
+    return _fitting(_gemm(node, weight) if node.op_type == "Gemm" else _matmul(node, weight))
+
+
+def _fitting(found: Layer | str) -> Layer | str:
+    """The layer, where its bias is one number, or one for each output."""
+    if isinstance(found, str) or found.bias is None:
+        return found
+    bias = query.constant(found.bias)
+    if bias is not None and bias.size not in (1, found.outputs):
+        return "its bias has another size than its outputs"
+    return found
 
 
 def _conv(node: ir.Node, weight: ir.Value) -> Layer | str:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if bias is not None and query.constant(bias) is None:
         return "its bias is computed"
-    return Layer(node, weight, bias, node, int(query.attribute(node, "group", 1)), turned=False)
+    dims, groups = query.static_shape(weight) or (), int(query.attribute(node, "group", 1))
+    if len(dims) < 3 or groups < 1 or dims[0] % groups:
+        return "its weight does not fit its groups, or has too few axes"
+    return Layer(node, weight, bias, node, groups, turned=False)
 
 
 def _gemm(node: ir.Node, weight: ir.Value) -> Layer | str:

@@ -20,7 +20,7 @@ SIZES = (16, 64, 224, 512)  # what to try for an open dimension after the first 
 _PAST = ("past", "cache")
 _SEQUENCE, _SIDE, _SIGNAL = 8, 64, 512
 _SAMPLE_RATE = 16000
-_MOST = 1 << 28  # elements
+_MOST = 1 << 26  # elements
 _PIECE = 1 << 20  # elements
 
 

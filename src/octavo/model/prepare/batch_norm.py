@@ -102,9 +102,13 @@ def _fold_norm(edit: Editor, norm: ir.Node) -> int:
 
 
 def _channels(node: ir.Node, shape: tuple[int | None, ...]) -> int | None:
+    """The channels that a convolution by a weight of this shape makes; None where it is no such weight."""
+    if len(shape) < 3 or shape[0] is None or shape[1] is None:
+        return None
     if node.op_type == "Conv":
         return shape[0]
-    return shape[1] * int(query.attribute(node, "group", 1)) if shape[1] is not None else None
+    groups = int(query.attribute(node, "group", 1))
+    return shape[1] * groups if groups > 0 and shape[0] % groups == 0 else None
 
 
 def _scaled(node: ir.Node, weight: Doubles, scale: Doubles) -> Doubles:
@@ -223,7 +227,7 @@ def _by_channel(layer: ir.Node, other: ir.Value | None) -> Doubles | None:
 
 def _into_gemm(edit: Editor, layer: ir.Node, affine: Affine) -> bool:
     weight = _doubles(layer.inputs[1])
-    if weight is None:
+    if weight is None or weight.ndim != 2:
         return False
     axis = 0 if query.attribute(layer, "transB", 0) else 1
     if weight.shape[axis] != affine.scale.size:
