@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import builders
 import numpy as np
@@ -296,3 +298,24 @@ def test_mixed_precision_in_one_model_runs(path: Path) -> None:
         "uint16",
     ]
     assert error(result, proto, data) < 0.03
+
+
+def test_mean_shifts_are_corrected_where_there_are_samples_enough_to_tell_them() -> None:
+    class Again:
+        """Data that does not tell its length."""
+
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            return iter(samples(self.count))
+
+    def steps(data: Any, **more: Any) -> list[str]:
+        return [report.step for report in octavo.quantize(builders.conv_net(), data, **more).steps]
+
+    def samples(count: int) -> list[dict[str, Any]]:
+        return [{"x": np.random.default_rng(i).random((1, 3, 8, 8), np.float32)} for i in range(count)]
+
+    assert steps(samples(8)) == steps(Again(8)) == steps(iter(samples(8))) == ["bias-correction"]
+    assert steps(samples(7)) == steps(Again(7)) == steps(samples(20), samples=4) == []
+    assert steps(samples(8), recipe="W8A8") == []

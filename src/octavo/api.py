@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+import itertools
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,9 +108,15 @@ def quantize(
 
 
 def _tells_means(data: Any, limit: int | None) -> bool:
-    """Whether data has enough samples for means; where it does not tell how many, it has."""
-    count = len(data) if isinstance(data, Sized) and not isinstance(data, str | bytes) else None
-    return all(number is None or number >= _ENOUGH for number in (count, limit))
+    """Whether data has enough samples for means; what can be gone through only once is taken to have."""
+    if limit is not None and limit < _ENOUGH:
+        return False
+    if isinstance(data, str | bytes | Path) or not isinstance(data, Sized | Iterable):
+        return True
+    if isinstance(data, Sized):
+        return len(data) >= _ENOUGH
+    again = iter(data)
+    return again is data or sum(1 for _ in itertools.islice(again, _ENOUGH)) == _ENOUGH
 
 
 def convert_qat(
