@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ def op_types(proto: onnx.ModelProto) -> Counter[str]:
         return [one.op_type for one in part.node] + [op for body in inner for op in walk(body)]
 
     return Counter(walk(proto.graph))
+
+
+NAMES_ARE_ONCE = tuple(map(int, version("onnxruntime").split(".")[:2])) >= (1, 31)
+"""Before, the runtime wrote what it has folded in two branches under one name, which is no valid model."""
 
 
 def what_runs(source: ir.Model) -> Counter[str]:
@@ -161,7 +166,8 @@ def test_weights_of_branches_are_stored_and_folded_too(flag: bool) -> None:
     source = branches()
     result = octavo.quantize(source, recipe=STORED)
     assert len(result.plan.stored) == 2
-    assert what_runs(result.model) == {"If": 1, "MatMul": 2}
+    if NAMES_ARE_ONCE:
+        assert what_runs(result.model) == {"If": 1, "MatMul": 2}
     x = normal(2, 40, seed=3)
     wanted = x.astype(np.float64) @ expected(normal(40, 32, seed=1 if flag else 2), (0,))
     found = Session.open(result.model).run({"x": x, "flag": np.array(flag)})["y"]

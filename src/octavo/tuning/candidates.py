@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from octavo.core.plan import Plan
 from octavo.core.qtypes import INT8
 from octavo.core.recipe import STORED, Recipe
+from octavo.core.scheme import MinMax, Percentile, Scheme
 from octavo.targets import Target
 
 REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
 LINEAR = frozenset({"MatMul", "Gemm"})
+RARE = Percentile(99.99)  # what lies beyond is cut off: one value in ten thousand can cost half of the steps
+_SHIFTS = "bias-correction"
 _GROUPS = (
     ("linear layers", frozenset({"MatMul", "Gemm", "Attention"})),
     ("convolutions", frozenset({"Conv"})),
@@ -34,13 +37,17 @@ class Candidate:
 
 
 def static_round(recipe: Recipe) -> list[Candidate]:
-    """The static ways, from a recipe: as it is, with every step that is free, with ranges cut alone."""
+    """The static ways, from a recipe: as it is, with every step that is free, with ranges cut in two ways."""
     plain = Candidate("static", recipe, "ranges from calibration")
-    return [
+    found = [
         plain,
         _with_steps(plain, "static, repaired", REPAIRS),
-        _with_steps(plain, "static, clipped", ("clip",)),
+        _with_steps(plain, "static, clipped", ("clip", _SHIFTS)),
     ]
+    if isinstance(recipe.activations, Scheme) and recipe.activations.method == MinMax():
+        cut = replace(plain, recipe=recipe.but(activations=recipe.activations.but(method=RARE)))
+        found.append(_with_steps(cut, "static, rare values cut", (_SHIFTS,)))
+    return found
 
 
 def _with_steps(start: Candidate, name: str, more: Sequence[str]) -> Candidate:
