@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from builders import conv_net
 from quantizing import convolutions, feeds_for, layers
 
 import octavo
 from octavo.cli.main import main
-from octavo.linting.saturation import at_risk
+from octavo.linting.saturation import at_risk, rows
 from octavo.model import io
 from octavo.targets import TARGETS
 
@@ -145,3 +146,9 @@ def test_the_estimate_of_saturation_is_the_worst_case_of_the_instruction() -> No
     low = 255 * np.minimum(pairs, 0).sum(axis=2) < -32768
     assert share == pytest.approx(np.mean(high | low))
     assert share > 0.2
+
+
+@pytest.mark.parametrize("op", ["Conv", "Gemm", "MatMul"])
+def test_a_weight_of_one_axis_is_one_row(op: str) -> None:
+    node = ir.Node("", op, inputs=[], attributes=[ir.AttrInt64("transB", 1)])
+    assert rows(np.arange(5, dtype=np.int8), node).tolist() == [[0, 1, 2, 3, 4]]

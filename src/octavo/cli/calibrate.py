@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from octavo.cli.console import Console
-from octavo.cli.data import add_data, count, data_of
+from octavo.cli.data import add_data, add_stride, data_of
 from octavo.cli.engine import add_engine, engine_options
 from octavo.cli.paths import check_outputs, shown
 from octavo.cli.selection import add_selection, op_types, recipe_of, target_of
@@ -26,9 +26,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-prepare", action="store_true", help="take the model as it is: no shapes, no folding"
     )
-    parser.add_argument(
-        "--stride", metavar="N", type=count, help="count every N-th value only: faster; extremes stay exact"
-    )
+    add_stride(parser)
     add_data(parser, required=True)
     add_selection(parser)
     add_engine(parser)

@@ -23,6 +23,16 @@ _TEXTS = (".txt", ".jsonl", ".csv", ".tsv")
 _DETAILS = ("samples", "preprocess", "size", "batch", "tokenizer", "max_length", "column")
 
 
+def add_stride(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Which values histograms count."""
+    parser.add_argument(
+        "--stride",
+        metavar="N",
+        type=count,
+        help="histograms count every N-th value (1: all; default: a lattice of large maps)",
+    )
+
+
 def add_data(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """The flags."""
     group = parser.add_argument_group("data")

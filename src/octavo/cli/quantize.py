@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.cli import automatic
 from octavo.cli.console import Console
-from octavo.cli.data import add_data, count, data_of
+from octavo.cli.data import add_data, add_stride, data_of
 from octavo.cli.engine import add_engine, engine_options
 from octavo.cli.paths import check_outputs, check_report, shown, write_text
 from octavo.cli.selection import add_selection, op_types, recipe_of, target_of
@@ -45,9 +45,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     more.add_argument(
         "--no-prepare", action="store_true", help="take the model as it is: no shapes, no folding"
     )
-    more.add_argument(
-        "--stride", metavar="N", type=count, help="count every N-th value only: faster; extremes stay exact"
-    )
+    add_stride(more)
     automatic.add_automatic(parser)
     add_engine(parser)
 

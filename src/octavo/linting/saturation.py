@@ -21,12 +21,14 @@ def rows(weight: npt.NDArray[np.int8], node: ir.Node) -> npt.NDArray[np.int8]:
 
     Convolutions read all channels of a pixel, then the next pixel of the window.
     """
+    if weight.ndim < 2:
+        return weight.reshape(1, -1)
     if node.op_type in _CONVOLUTIONS:
         moved = np.moveaxis(weight, 1, -1)
         return np.asarray(moved.reshape(weight.shape[0], -1))
     if node.op_type in ("Gemm", "QGemm") and query.attribute(node, "transB", 0):
         return weight
-    return np.moveaxis(weight, -2, -1).reshape(-1, weight.shape[-2]) if weight.ndim >= 2 else weight[None]
+    return np.moveaxis(weight, -2, -1).reshape(-1, weight.shape[-2])
 
 
 def pairs(matrix: npt.NDArray[np.int8]) -> npt.NDArray[np.int16]:
