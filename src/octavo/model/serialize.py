@@ -142,18 +142,23 @@ def _add_types(graph: ir.Graph, found: set[ir.DataType | None]) -> None:
             _add_types(inner, found)
 
 
-def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
-    """The model without its main graph's initializers, and without annotations that no runtime reads."""
-    graph = model.graph
-    view = ir.GraphView(
+def _bare(graph: ir.Graph, name: str | None) -> ir.GraphView:
+    """A graph without its nodes and initializers."""
+    return ir.GraphView(
         graph.inputs,
         graph.outputs,
         nodes=(),
+        name=name,
         doc_string=graph.doc_string,
         opset_imports=graph.opset_imports,
-        name=graph.name or "graph",
         metadata_props=graph.metadata_props,
     )
+
+
+def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
+    """The model without its main graph's initializers, and without annotations that no runtime reads."""
+    graph = model.graph
+    view = _bare(graph, graph.name or "graph")
     bare = ir.Model(
         view,  # type: ignore[arg-type]
         ir_version=ir_version if ir_version is not None else lowest_ir_version(model),
@@ -215,14 +220,7 @@ def _add_attribute(node: onnx.NodeProto, attribute: ir.Attr) -> None:
 
 def _fill_graph(proto: onnx.GraphProto, graph: ir.Graph) -> None:
     """A subgraph without initializers of its own, in full."""
-    bare = ir.GraphView(
-        graph.inputs,
-        graph.outputs,
-        nodes=(),
-        name=graph.name,
-        doc_string=graph.doc_string,
-        metadata_props=graph.metadata_props,
-    )
+    bare = _bare(graph, graph.name)
     ir.serde.serialize_graph_into(proto, bare)  # type: ignore[arg-type]
     for node in graph:
         _add_node(proto, node)
