@@ -407,7 +407,7 @@ def test_reductions_stand_right_behind_what_they_reduce() -> None:
     found = graphs.normal(builders.chain(300))
     proto = skeleton(found)
     asked = augment(proto, _wanted(found, needs([f"t{i}" for i in range(300)], False)))
-    assert len(asked.parts) <= 64 < len(asked.numbers)
+    assert len(asked.packs) <= 64 < len(asked.numbers)
     made = {name: at for at, entry in enumerate(proto.graph.node) for name in entry.output}
     for at, entry in enumerate(proto.graph.node):
         if entry.op_type.startswith("Reduce"):
@@ -532,6 +532,33 @@ def test_a_map_with_a_single_value_off_the_sample_has_its_exact_minimum() -> Non
     x[0, 1, 3, 4] = 0.5
     stats = collect(graphs.normal(proto), needs(["y"], False), [{"x": x}] * 2)
     assert (stats["y"].low, stats["y"].high) == (0.5, 1)
+
+
+def test_only_the_map_whose_sample_tells_nothing_is_looked_at_closer() -> None:
+    nodes = [node("Relu", ["x"], ["a"]), node("Relu", ["z"], ["b"]), node("Add", ["a", "b"], ["y"])]
+    shape = ["n", 16, 8, 8]
+    proto = model(nodes, [tensor("x", shape), tensor("z", shape)], [tensor("y", shape)])
+    found = graphs.normal(onnx.shape_inference.infer_shapes(proto))
+    x = np.ones((1, 16, 8, 8), np.float32)
+    x[0, 3, 5, 5] = 0.25
+    with Collector(found, needs(["a", "b"], False), threads=1) as collector:
+        stats = collector.collect([{"x": x, "z": rows(1, 16, 8, 8)}, {"x": x - 1, "z": rows(1, 16, 8, 8)}])
+        assert {name: want.is_map for name, want in collector._wanted.items()} == {"a": False, "b": True}
+    assert (stats["a"].low, stats["a"].high, stats["b"].low) == (0, 1, 0)
+
+
+def test_maps_of_different_numbers_of_images_are_told_apart() -> None:
+    nodes = [
+        node("Relu", ["x"], ["a"]),
+        node("Reshape", ["a", "shape"], ["halves"]),
+        node("Relu", ["halves"], ["y"]),
+    ]
+    constants = {"shape": np.array([-1, 16, 8, 8], np.int64)}
+    proto = model(nodes, [tensor("x", ["n", 32, 8, 8])], [tensor("y", [None, 16, 8, 8])], constants)
+    found = graphs.normal(onnx.shape_inference.infer_shapes(proto))
+    data = [{"x": rows(n, 32, 8, 8, seed=n)} for n in (1, 2)]
+    stats = optimized(found, needs(["a", "y"], False), data)
+    same(stats, graphs.fetch(found, ["a", "y"], data), rel=0)
 
 
 def test_an_empty_batch_of_maps_has_no_extremes() -> None:

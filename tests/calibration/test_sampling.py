@@ -13,6 +13,7 @@ import octavo
 from calibration.graphs import fetch, normal
 from octavo.calibration import collect, sampled
 from octavo.calibration.observers import HistogramState
+from octavo.calibration.run import Collector
 from octavo.core.stats import Need, Stats
 from octavo.errors import DataError, RecipeError
 
@@ -45,6 +46,21 @@ def feeds(count: int, side: int = 56) -> list[dict[str, Any]]:
 def prepared(side: int = 56) -> Any:
     loaded = normal(onnx.shape_inference.infer_shapes(network(side)))
     return loaded, dict.fromkeys(MAPS, Need(histogram=True))
+
+
+def test_a_lattice_without_zeros_does_not_tell_the_minimum() -> None:
+    proto = model(
+        [node("Relu", ["x"], ["y"])], [tensor("x", [1, 16, 56, 56])], [tensor("y", [1, 16, 56, 56])]
+    )
+    loaded = normal(proto)
+    x = np.ones((1, 16, 56, 56), np.float32)
+    x[0, 1, 3, 5] = 0.5
+    for need in (Need(histogram=True, lattice=2), Need(histogram=True, lattice=2, samples=True)):
+        with Collector(loaded, {"y": need}, threads=1) as collector:
+            stats = collector.collect([{"x": x}, {"x": x - 1}])
+        assert (stats["y"].low, stats["y"].high) == (0, 1)
+        first = collect(loaded, {"y": need}, [{"x": x}])
+        assert (first["y"].low, first["y"].high) == (0.5, 1)
 
 
 def test_of_a_large_map_every_so_many_th_place_is_counted_and_extremes_are_of_all() -> None:

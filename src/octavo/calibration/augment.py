@@ -15,21 +15,43 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from octavo.calibration.blocked import relay
 from octavo.calibration.bodies import replace_nodes, visit
-from octavo.calibration.observation import Found, Wanted, Writer, bodies_of, describe
+from octavo.calibration.observation import Found, Wanted, Writer, bodies_of
+
+
+@dataclass(frozen=True)
+class Pack:
+    """An output that holds numbers about some tensors, in this order.
+
+    Either one of each, or one for each channel of each image, the channels of all of them in a row.
+    """
+
+    name: str
+    members: list[Found]
+
+    @property
+    def images(self) -> int | str | None:
+        """How many images they are of, or what their number is called."""
+        first = self.members[0].images
+        return None if first is None else first[0]
 
 
 @dataclass
 class Augmented:
     """The outputs of the augmented model."""
 
-    numbers: list[Found] = field(default_factory=list)  # in the order in which ``parts`` hold them
-    parts: list[str] = field(default_factory=list)
+    packs: list[Pack] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)  # the outputs that hold values, by tensor
+    lowest: list[str] = field(default_factory=list)  # tensors whose values tell their minimum, if it is zero
     together: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # output: tensors, their rows
     used: set[str] = field(default_factory=set)  # what is still read, among it initializers
 
     def __bool__(self) -> bool:
-        return bool(self.numbers or self.values or self.together)
+        return bool(self.packs or self.values or self.together)
+
+    @property
+    def numbers(self) -> list[Found]:
+        """The members of all packs."""
+        return [member for pack in self.packs for member in pack.members]
 
 
 def augment(proto: ModelProto, wanted: Mapping[str, Wanted], *, together: bool = False) -> Augmented:
@@ -43,31 +65,26 @@ def augment(proto: ModelProto, wanted: Mapping[str, Wanted], *, together: bool =
     grouped = {tensor for group in groups for tensor in group}
     relay(graph, wanted, writer)
     found = visit(graph, {t: w for t, w in wanted.items() if t not in grouped}, writer)
+    values = [item for item in found if item.part is None]
     result = Augmented(
-        numbers=[item for item in found if item.part is not None],
-        values={item.tensor: item.value for item in found if item.part is None},
+        values={item.tensor: item.value for item in values},
+        lowest=[item.tensor for item in values if item.sampled],
     )
-    result.parts = [item.value for item in result.numbers]
     del graph.output[:]
-    for item in (item for item in found if item.part is None):
+    for item in values:
         graph.output.add(name=item.value).type.tensor_type.elem_type = TensorProto.FLOAT
     for group in groups:
         name = writer.node(graph.node, "Concat", group, "together", axis=0)
         result.together[name] = [(tensor, (wanted[tensor].shape or (0,))[0]) for tensor in group]
         graph.output.add(name=name).type.tensor_type.elem_type = TensorProto.FLOAT
-    if result.parts and writer.opset >= _SEQUENCES_SINCE:
-        result.parts = _packed(graph, result.parts, writer)
-        for name in result.parts:
-            graph.output.add(name=name).type.tensor_type.elem_type = TensorProto.FLOAT
-    else:
-        for item in result.numbers:
-            describe(graph.output.add(name=item.value), item)
+    result.packs = _packed(graph, [item for item in found if item.part is not None], writer)
     result.used = _prune(graph)
     return result
 
 
 _SEQUENCES_SINCE = 11
 _PACKS = 64
+_SOON = 4  # times the size of a pack
 _TOGETHER = 1 << 24  # values of all tensors that are returned as they are
 _GROUP = 1 << 16  # values of those in one output
 
@@ -95,24 +112,52 @@ def _groups(graph: GraphProto, wanted: Mapping[str, Wanted]) -> list[list[str]]:
     return found[::-1]
 
 
-def _packed(graph: GraphProto, scalars: Sequence[str], writer: Writer) -> list[str]:
+def _packed(graph: GraphProto, numbers: Sequence[Found], writer: Writer) -> list[Pack]:
     """A few outputs for all numbers, the one for the first tensors last among the nodes.
 
     The runtime works its way back from the last node that nothing reads. Found in this order, each pack is
     computed as soon as its tensors are there, while they are in the cache, and lets go of them; otherwise all
-    tensors would be kept to the end. Its time for a run is quadratic in the number of outputs.
+    tensors would be kept to the end. (Flatten is such a last node: a change of layout would be put behind
+    Concat as one of the runtime's own.) Its time for a run is quadratic in the number of outputs.
     """
-    size = -(-len(scalars) // _PACKS)
+    packs: list[Pack] = []
     nodes: list[list[NodeProto]] = []
-    packs: list[str] = []
-    for start in range(0, len(scalars), size):
-        pair: list[NodeProto] = []
-        sequence = writer.node(pair, "SequenceConstruct", scalars[start : start + size], "pack")
-        packs.append(writer.node(pair, "ConcatFromSequence", [sequence], "packed", axis=0, new_axis=1))
-        nodes.append(pair)
-    for pair in reversed(nodes):
-        graph.node.extend(pair)
+    for members in _divided(numbers, 1 if writer.opset < _SEQUENCES_SINCE else -(-len(numbers) // _PACKS)):
+        names = [item.value for item in members]
+        made: list[NodeProto] = []
+        if members[0].images is not None:
+            channels = writer.node(made, "Concat", names, "pack", axis=1)
+            name = writer.node(made, "Flatten", [channels], "packed", axis=1)
+        elif writer.opset >= _SEQUENCES_SINCE:
+            sequence = writer.node(made, "SequenceConstruct", names, "pack")
+            name = writer.node(made, "ConcatFromSequence", [sequence], "packed", axis=0, new_axis=1)
+        else:
+            (name,) = names
+        packs.append(Pack(name, members))
+        nodes.append(made)
+        graph.output.add(name=name).type.tensor_type.elem_type = TensorProto.FLOAT
+    for made in reversed(nodes):
+        graph.node.extend(made)
     return packs
+
+
+def _divided(numbers: Sequence[Found], size: int) -> list[list[Found]]:
+    """Numbers of the same form that come soon after each other, at least so many each, sorted by their ends.
+
+    Those of one tensor stay together, and a large map comes last.
+    """
+    found: list[list[int]] = []
+    latest: dict[int | str | None, list[int]] = {}
+    for index, item in enumerate(numbers):
+        form = None if item.images is None else item.images[0]
+        pack = latest.get(form, [])
+        is_full = len(pack) >= size or any(numbers[i].negated for i in pack)
+        goes_on = bool(pack) and numbers[pack[-1]].tensor == item.tensor and size > 1
+        if not pack or index - pack[0] >= _SOON * size or (is_full and not goes_on):
+            pack = latest[form] = []
+            found.append(pack)
+        pack.append(index)
+    return [[numbers[index] for index in pack] for pack in sorted(found, key=lambda pack: pack[-1])]
 
 
 def _note_reads(node: NodeProto, read: set[str]) -> None:

@@ -16,7 +16,7 @@ weight  use
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -30,28 +30,31 @@ _BLOCK = 16  # the most channels in a block
 
 
 def blocked(model: ir.Model, wanted: Mapping[str, Wanted]) -> dict[str, Wanted]:
-    """What is wanted, with the channels of maps that the runtime blocks and whether they go into a sum."""
+    """What is wanted, with the images of maps, which of them the runtime blocks, and which go into a sum."""
     found = dict(wanted)
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return found
-    for value, channels in _convolved(model):
-        name = value.name or ""
-        if name in wanted and not wanted[name].may_be_nan:
-            found[name] = replace(wanted[name], channels=channels, is_summed=_is_summed(value))
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    for node in model.graph:
+        for value in node.outputs[:1]:
+            want = wanted.get(value.name or "")
+            images = _images(value) if want is not None and not want.may_be_nan else None
+            if want is not None and images is not None:
+                is_blocked = is_x86 and node.op_type == "Conv" and node.domain in ("", "ai.onnx")
+                summed = is_blocked and _is_summed(value)
+                want = replace(want, images=images, is_blocked=is_blocked, is_summed=summed)
+                found[value.name or ""] = want
     return found
 
 
-def _convolved(model: ir.Model) -> Iterator[tuple[ir.Value, int]]:
-    """Float32 maps that convolutions of the main graph give, and their channels, where they fill blocks."""
-    for node in model.graph:
-        if node.op_type != "Conv" or node.domain not in ("", "ai.onnx"):
-            continue
-        value = node.outputs[0]
-        dims = query.shape(value)
-        if dims is None or len(dims) != 4 or query.element_type(value) != ir.DataType.FLOAT:
-            continue
-        if dims[1] and dims[1] % _BLOCK == 0:
-            yield value, dims[1]
+def _images(value: ir.Value) -> tuple[int | str, int] | None:
+    """The number of images that a float32 map holds, or its name, and their channels, which fill blocks."""
+    dims = query.shape(value)
+    if dims is None or len(dims) != 4 or query.element_type(value) != ir.DataType.FLOAT:
+        return None
+    channels = dims[1] or 0
+    if channels == 0 or channels % _BLOCK != 0 or value.shape is None:
+        return None
+    batch = value.shape[0]
+    return (batch if isinstance(batch, int) else batch.value or f"images of {value.name}"), channels
 
 
 def _is_summed(value: ir.Value) -> bool:
@@ -71,7 +74,7 @@ def relay(graph: GraphProto, wanted: Mapping[str, Wanted], writer: Writer) -> No
             place = next((i for i, name in enumerate(node.input) if _goes_into_sum(wanted, name)), None)
             if place is not None:
                 name = node.input[place]
-                channels = wanted[name].channels or 0
+                _, channels = wanted[name].images or (0, 0)
                 node.input[place] = writer.channelwise(nodes, name, channels, 1, f"{name}/same")
         nodes.append(node)
     if len(nodes) > len(graph.node):

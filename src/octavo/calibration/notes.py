@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.augment import Augmented
+from octavo.calibration.augment import Augmented, Pack
 from octavo.calibration.observers import (
     ChannelState,
     ExtremesState,
@@ -77,17 +77,23 @@ class Notes:
     def with_outputs(self, asked: Augmented) -> Notes:
         """The same for a session that returns other numbers about the same tensors."""
         self._asked = asked
-        self._kinds = np.array([_KINDS[item.part.name] for item in asked.numbers if item.part], np.intp)
-        self._columns_of = np.array([self._place[item.tensor] for item in asked.numbers], np.intp)
-        self._sampled = np.array([self._place[i.tensor] for i in asked.numbers if i.sampled], np.intp)
+        self._single = _Places([pack for pack in asked.packs if pack.images is None], self._place)
+        kinds = dict.fromkeys(pack.images for pack in asked.packs if pack.images is not None)
+        self._pooled = [_Places([p for p in asked.packs if p.images == kind], self._place) for kind in kinds]
+        sampled = [item.tensor for item in asked.numbers if item.sampled] + asked.lowest
+        self._sampled = np.array([self._place[tensor] for tensor in sampled], np.intp)
         return self
 
     def read(self, outputs: Outputs) -> Array:
         """``low, high, mass`` of each tensor in one sample."""
         row = np.zeros((3, len(self._tensors)))
-        flat = [outputs[name].reshape(-1) for name in self._asked.parts]
-        if flat:
-            row[self._kinds, self._columns_of] = np.concatenate(flat)
+        if self._single.names:
+            found = np.concatenate([outputs[name].reshape(-1) for name in self._single.names])
+            row[self._single.kinds, self._single.columns] = found
+        for places in self._pooled:
+            row[places.kinds, places.columns] = places.pooled(outputs)
+        for tensor in self._asked.lowest:
+            row[0, self._place[tensor]] = outputs[self._asked.values[tensor]].min(initial=np.inf)
         lows: list[Array] = []
         highs: list[Array] = []
         for name, members in self._asked.together.items():
@@ -99,11 +105,14 @@ class Notes:
             row[0, self._grouped], row[1, self._grouped] = np.concatenate(lows), np.concatenate(highs)
         return row
 
-    def is_doubtful(self, row: Array) -> bool:
-        """Whether a minimum is not known yet, or something may have overflowed and NaN be anywhere."""
+    def is_overflown(self, row: Array) -> bool:
+        """Whether something may have overflowed, and NaN be anywhere."""
         there = row[0] <= row[1]
-        overflown = not np.all(np.abs(row[:2, there]) < OVERFLOWING)
-        return bool(overflown or np.any(row[0, self._sampled] != 0))
+        return not np.all(np.abs(row[:2, there]) < OVERFLOWING)
+
+    def unknown(self, row: Array) -> list[str]:
+        """The tensors whose minimum the sample does not tell."""
+        return [self._tensors[column] for column in self._sampled[row[0, self._sampled] != 0]]
 
     def add(self, outputs: Outputs, row: Array) -> None:
         """Note one sample."""
@@ -135,6 +144,29 @@ class Notes:
 
 
 _KINDS = {"low": 0, "high": 1, "mass": 2}
+
+
+class _Places:
+    """Where the numbers of some outputs of the same form belong."""
+
+    def __init__(self, packs: Sequence[Pack], place: Mapping[str, int]) -> None:
+        members = [member for pack in packs for member in pack.members]
+        self.names = [pack.name for pack in packs]
+        self.kinds = np.array([_KINDS[item.part.name] for item in members if item.part], np.intp)
+        self.columns = np.array([place[item.tensor] for item in members], np.intp)
+        widths = [item.images[1] for item in members if item.images is not None]
+        self._starts = np.array(list(itertools.accumulate(widths[:-1], initial=0)), np.intp)
+        self._least = np.array([item.sampled for item in members], bool)
+        self._sign = np.array([-1.0 if item.negated else 1.0 for item in members])
+
+    def pooled(self, outputs: Outputs) -> Array:
+        """The number for each tensor out of one for each channel of each image."""
+        values = np.concatenate([outputs[name] for name in self.names], axis=1)
+        one = len(values) == 1
+        most = np.maximum.reduceat(values[0] if one else values.max(axis=0, initial=-np.inf), self._starts)
+        least = np.minimum.reduceat(values[0] if one else values.min(axis=0, initial=np.inf), self._starts)
+        found: Array = np.where(self._least, least, most * self._sign)
+        return found
 
 
 class _Watcher:

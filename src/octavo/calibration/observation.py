@@ -13,9 +13,11 @@ mass   ReduceL1     Add      0
 An empty tensor gives "nothing". ``mass`` is NaN if and only if a value is: minimum and maximum may hide it,
 and unlike a plain sum it does not turn infinities into NaN. It is left out where no NaN can come about
 (:mod:`.trust`). The maps of convolutions are reduced by pooling, which the runtime does in their blocked
-layout (:mod:`.blocked`). Of the minimum of what a Relu makes of them a sample is taken, which tells all if it
-is zero. Where the values themselves are wanted, the tensor is returned, or a lattice of a large map beside
-its extremes (:mod:`.sampling`). Tensors of other types are cast to float first.
+layout (:mod:`.blocked`), and what is left of them, a number for each channel, is returned: small nodes cost
+more than their work. For the minimum of what a Relu makes of a map a sample is taken, which tells all if it
+is zero: one place, or the lattice if there is one. Where the values themselves are wanted, the tensor is
+returned, or a lattice of a large map beside its extremes (:mod:`.sampling`). Tensors of other types are cast
+to float first.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 INF = float("inf")
 _STEP = 7  # of the sample of a map, along height and width
+_BEYOND = 1 << 15  # a step that leads out of any map: the sample is its first place
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class Wanted:
     may_be_nan: bool = True
     is_map: bool = False  # images of features that are never below zero, and hold no NaN
     shape: tuple[int, ...] | None = None  # where it is known
-    channels: int | None = None  # of a map that the runtime keeps in its blocked layout
+    is_blocked: bool = False  # the runtime keeps the map in its blocked layout
+    images: tuple[int | str, int] | None = None  # how many a map has, or what it is called, and channels
     is_summed: bool = False  # the map is read by one sum alone
     lattice: int | None = None  # the step between the values of a map that are returned with its extremes
 
@@ -82,7 +86,9 @@ class Found:
     part: Part | None
     value: str  # its name in the graph at hand
     steady: bool = False  # it has the same shape each time the graph runs
-    sampled: bool = False  # it is that of some values
+    sampled: bool = False  # it tells the minimum, as long as that is zero
+    images: tuple[int | str, int] | None = None  # it is one number for each channel of so many images
+    negated: bool = False
 
 
 class Nodes(Protocol):
@@ -171,7 +177,7 @@ def observe(
         if want.values and want.lattice is not None:
             step = (want.lattice, want.lattice)
             some = writer.node(nodes, "MaxPool", [value], tensor, kernel_shape=(1, 1), strides=step)
-            yield Found(tensor, None, some, want.shape is not None)
+            yield Found(tensor, None, some, want.shape is not None, sampled=want.is_map and not inside)
         return
     if inside:
         value = writer.node(nodes, "Reshape", [value, writer.row()], tensor)
@@ -185,35 +191,36 @@ def _numbers(
 ) -> Iterable[Found]:
     """Add what finds out the parts of a tensor, which ``value`` is as float."""
     if want.is_map and not inside:
-        yield from _pooled(nodes, tensor, writer)
-    elif want.channels is not None and not inside:
-        yield from _pooled_twice(nodes, tensor, want.channels, writer)
+        yield from _pooled(nodes, tensor, want, writer)
+    elif want.is_blocked and want.images is not None and not inside:
+        yield from _pooled_twice(nodes, tensor, want.images, writer)
     else:
         for part in want.parts:
             output = writer.node(nodes, part.reduction, [value], f"{tensor}/{part.name}", keepdims=0)
             yield Found(tensor, part, output, True)
 
 
-def _pooled(nodes: Nodes, tensor: str, writer: Writer) -> Iterable[Found]:
+def _pooled(nodes: Nodes, tensor: str, want: Wanted, writer: Writer) -> Iterable[Found]:
     low, high, _ = PARTS
-    some = writer.node(
-        nodes, "MaxPool", [tensor], f"{tensor}/some", kernel_shape=(1, 1), strides=(_STEP, _STEP)
-    )
-    most = writer.node(nodes, "GlobalMaxPool", [tensor], f"{tensor}/most")
-    for part, value in ((low, some), (high, most)):
-        output = writer.node(nodes, part.reduction, [value], f"{tensor}/{part.name}", keepdims=0)
-        yield Found(tensor, part, output, True, sampled=part is low)
+    found = [(high, writer.node(nodes, "GlobalMaxPool", [tensor], f"{tensor}/most"))]
+    if want.lattice is None:
+        step = _STEP if want.images is None else _BEYOND
+        places: dict[str, tuple[int, ...]] = {"kernel_shape": (1, 1), "strides": (step, step)}
+        found.append((low, writer.node(nodes, "MaxPool", [tensor], f"{tensor}/some", **places)))
+    for part, value in found:
+        if want.images is None:
+            value = writer.node(nodes, part.reduction, [value], f"{tensor}/{part.name}", keepdims=0)
+        yield Found(tensor, part, value, True, sampled=part is low, images=want.images)
 
 
-def _pooled_twice(nodes: Nodes, tensor: str, channels: int, writer: Writer) -> Iterable[Found]:
+def _pooled_twice(
+    nodes: Nodes, tensor: str, images: tuple[int | str, int], writer: Writer
+) -> Iterable[Found]:
     low, high, _ = PARTS
-    negative = writer.channelwise(nodes, tensor, channels, -1, f"{tensor}/negative")
+    negative = writer.channelwise(nodes, tensor, images[1], -1, f"{tensor}/negative")
     for part, value in ((low, negative), (high, tensor)):
         most = writer.node(nodes, "GlobalMaxPool", [value], f"{tensor}/most")
-        output = writer.node(nodes, "ReduceMax", [most], f"{tensor}/{part.name}", keepdims=0)
-        if part is low:
-            output = writer.node(nodes, "Neg", [output], f"{tensor}/least")
-        yield Found(tensor, part, output, True)
+        yield Found(tensor, part, most, True, images=images, negated=part is low)
 
 
 def bodies_of(node: NodeProto) -> list[GraphProto]:

@@ -139,8 +139,8 @@ class Collector:
         for feed in feeds:
             outputs = session.run(feed)
             row = notes.read(outputs)
-            if self._trusting and notes.is_doubtful(row):
-                session = self._look_closer(notes) or session
+            while self._trusting and self._look_closer(notes, row):
+                session = self._opened[0]
                 outputs = session.run(feed)
                 row = notes.read(outputs)
             notes.add(outputs, row)
@@ -149,16 +149,19 @@ class Collector:
                 progress(notes.samples)
         return Stats(notes.states(list(self._wanted)), notes.samples)
 
-    def _look_closer(self, notes: Notes) -> Session | None:
-        """Look at everything from now on: something is not as was to be expected."""
-        self._trusting = False
-        self._wanted = _wanted(self._model, self._needs)
+    def _look_closer(self, notes: Notes, row: npt.NDArray[Any]) -> bool:
+        """From now on look at more, where something is not as was to be expected; says whether it was."""
+        if notes.is_overflown(row):
+            self._trusting = False
+            self._wanted = _wanted(self._model, self._needs)
+        elif unknown := notes.unknown(row):
+            self._wanted |= {tensor: replace(self._wanted[tensor], is_map=False) for tensor in unknown}
+        else:
+            return False
         self._opened = self._open()
-        if self._opened is None:
-            return None
-        session, asked = self._opened
-        notes.with_outputs(asked)
-        return session
+        if self._opened is not None:
+            notes.with_outputs(self._opened[1])
+        return self._opened is not None
 
 
 def _wanted(model: ir.Model, needs: Mapping[str, Need]) -> dict[str, Wanted]:
