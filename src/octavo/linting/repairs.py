@@ -91,26 +91,26 @@ def rescale(dq: ir.Node, integers: Array, scale: Array) -> Repair:
     return repair
 
 
-def become(node: ir.Node, content: Array) -> Repair:
-    """A constant in place of a node's result."""
+def become(node: ir.Node, content: Array) -> Repair | None:
+    """A constant in place of a node's result, unless the model returns it."""
 
     def repair(edit: Editor) -> None:
-        if present(node) and not node.outputs[0].is_graph_output():
+        if present(node):
             node.outputs[0].replace_all_uses_with(edit.constant(f"{node.outputs[0].name}_constant", content))
             edit.remove([node])
 
-    return repair
+    return None if node.outputs[0].is_graph_output() else repair
 
 
-def replace_by(node: ir.Node, value: ir.Value) -> Repair:
-    """Let readers of a node's result read another value, which is the same."""
+def replace_by(node: ir.Node, value: ir.Value) -> Repair | None:
+    """Let readers of a node's result read another value, which is the same, unless the model returns it."""
 
     def repair(edit: Editor) -> None:
-        if present(node) and not node.outputs[0].is_graph_output():
+        if present(node):
             node.outputs[0].replace_all_uses_with(value)
             edit.remove([node])
 
-    return repair
+    return None if node.outputs[0].is_graph_output() else repair
 
 
 def add_zero_point(node: ir.Node, dtype: npt.DTypeLike) -> Repair:

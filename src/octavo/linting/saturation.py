@@ -46,8 +46,8 @@ def is_depthwise(weight: npt.NDArray[np.int8], node: ir.Node) -> bool:
 
 def at_risk(weight: npt.NDArray[np.int8], node: ir.Node) -> float:
     """The share of a layer's pairs of weights that large inputs drive out of 16 bits."""
-    if is_depthwise(weight, node) or weight.ndim < 2 or node.op_type == "ConvTranspose":
+    if is_depthwise(weight, node) or weight.ndim < 2 or not weight.size or node.op_type == "ConvTranspose":
         return 0.0
     found = pairs(rows(weight, node))
     up, down = np.maximum(found, 0).sum(axis=2), -np.minimum(found, 0).sum(axis=2)
-    return float(np.mean(np.maximum(up, down) > _MOST)) if found.size else 0.0
+    return float(np.mean(np.maximum(up, down) > _MOST))

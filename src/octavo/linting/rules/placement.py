@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -95,11 +96,17 @@ def _folded(view: View, node: ir.Node) -> Repair | None:
     if tensor is None or params.scale is None or params.qtype is None or params.block:
         return None
     many = params.scale.size > 1
-    grain = PerChannel(params.axis % max(len(tensor.shape), 1)) if many else PerTensor()
-    shape = params.scale.shape if many else ()
-    zero = np.broadcast_to(params.zero if params.zero is not None else np.zeros(()), shape)
-    known = QParams(params.scale.reshape(shape), zero.astype(params.qtype.dtype), params.qtype, grain)
-    return repairs.become(node, quantize(np.asarray(tensor.numpy()), known))
+    content = np.asarray(tensor.numpy())
+    axis = params.axis % max(content.ndim, 1)
+    shape = content.shape[axis : axis + 1] if many else ()
+    zero = params.zero if params.zero is not None else np.zeros(shape)
+    sizes = {params.scale.size, zero.size, math.prod(shape)}
+    if len(sizes) > 1:
+        return None
+    zero = zero.reshape(shape).astype(params.qtype.dtype)
+    grain = PerChannel(axis) if many else PerTensor()
+    known = QParams(params.scale.reshape(shape), zero, params.qtype, grain)
+    return repairs.become(node, quantize(content, known))
 
 
 @rule("OCT405", _WARNING, "An operator is quantized that is slower or coarser so")
@@ -108,6 +115,9 @@ def better_float(view: View) -> Iterator[Fault]:
     for node in view.nodes:
         reason = view.target.stays_float.get(node.op_type)
         if reason is None or not node.inputs or dq_of(node.inputs[0]) is None:
+            continue
+        dims = query.shape(node.outputs[0]) or ()
+        if node.op_type in view.target.gates and len(dims) > 2 and all(d == 1 for d in dims[2:]):
             continue
         if any(is_q(reader) for value in node.outputs for reader in value.consumers()):
             yield Fault(
