@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from octavo._version import __version__
+from octavo.core import deferred
 
 if TYPE_CHECKING:
     from octavo.api import (
@@ -127,6 +128,9 @@ __all__ = [  # noqa: RUF022 - grouped
     "IsolationError",
     "__version__",
 ]  # fmt: skip
+
+
+deferred.install()
 
 
 def __getattr__(name: str) -> Any:

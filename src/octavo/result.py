@@ -27,7 +27,6 @@ from octavo.model import files, io
 from octavo.model.prepare import PrepareReport
 from octavo.model.session import Feeds
 from octavo.model.verification import verify
-from octavo.reporting.html.notebook import result_html
 from octavo.reporting.summary import summary
 
 SCHEMA = 1  # the version of what to_dict() gives
@@ -60,6 +59,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
+        from octavo.reporting.html.notebook import result_html  # loaded where a page is shown
+
         return result_html(self)
 
     def save(

@@ -57,7 +57,7 @@ def _started(*arguments: str) -> subprocess.Popen[str]:
         [
             sys.executable,
             "-m",
-            "octavo.cli",
+            "octavo",
             "quantize",
             "model.onnx",
             "-o",

@@ -22,7 +22,7 @@ from octavo.errors import DataError, ModelError, OctavoError, OutputError, Recip
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "octavo.cli", *arguments], capture_output=True, text=True, cwd=cwd, check=False
+        [sys.executable, "-m", "octavo", *arguments], capture_output=True, text=True, cwd=cwd, check=False
     )
 
 
@@ -188,7 +188,7 @@ def test_what_libraries_print_does_not_reach_standard_output(
 
 def test_a_closed_pipe_is_silent() -> None:
     done = subprocess.run(
-        f"{sys.executable} -m octavo.cli ops --json | head -1",
+        f"{sys.executable} -m octavo ops --json | head -1",
         shell=True,
         capture_output=True,
         text=True,
@@ -209,7 +209,7 @@ def test_a_broken_pipe_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_any_terminal_encoding_will_do(encoding: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "octavo.cli", "ops"],
+        [sys.executable, "-m", "octavo", "ops"],
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": encoding},
         check=False,

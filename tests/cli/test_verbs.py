@@ -257,7 +257,7 @@ def test_a_signal_at_any_time_leaves_nothing_behind(
 ) -> None:
     before = sorted(folder.iterdir())
     process = subprocess.Popen(
-        [sys.executable, "-m", "octavo.cli", *STATIC], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "octavo", *STATIC], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     time.sleep(delay)
     process.send_signal(number)

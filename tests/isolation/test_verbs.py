@@ -87,7 +87,7 @@ def test_signals_reach_an_isolated_command(folder: Path, number: int, code: int)
     )
     command = ["quantize", "model.onnx", "-o", "out.onnx", "--data", "slow:feeds", "--plain", "--isolate"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "octavo.cli", *command], stderr=subprocess.PIPE, cwd=folder, text=True
+        [sys.executable, "-m", "octavo", *command], stderr=subprocess.PIPE, cwd=folder, text=True
     )
     while not Path("asleep").exists() and process.poll() is None:
         time.sleep(0.02)
