@@ -38,6 +38,12 @@ def sleep():
     pathlib.Path("asleep").write_text(f"{os.getpid()} {os.getppid()}")
     time.sleep(600)
     yield {}
+
+def loading():
+    try:
+        yield from sleep()
+    except BaseException as error:
+        raise ImportError("a library could not be loaded") from error
 """
 
 
@@ -108,6 +114,15 @@ def test_a_request_to_stop_reaches_the_child_once(folder: Path, number: int, cod
     assert "Traceback" not in said
     assert not Path(f"/proc/{child}").exists()
     assert list((folder / "tmp").iterdir()) == []
+
+
+def test_a_request_to_stop_that_a_library_makes_an_error_of_is_one_still(folder: Path) -> None:
+    process = _started("--data", "data:loading")
+    _asleep()
+    os.kill(process.pid, signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+    assert (process.returncode, "loaded" in said) == (143, False)
+    assert (folder / "out.onnx").read_bytes() == b"old"
 
 
 def test_a_command_that_is_killed_takes_its_child_along(folder: Path) -> None:

@@ -22,6 +22,7 @@ _ALONE = ("--debug", "--isolate", "--help", "-h", "--version")  # a debugger wan
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _LOSSES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGKILL")
 _DIE_WITH_PARENT = 1  # <linux/prctl.h>
+_asked_by: list[int] = []  # the signals that asked this process to stop
 _SAME = 1.0  # seconds in which a second signal is the same wish: of a terminal, of who ends a whole group
 
 
@@ -62,6 +63,11 @@ def accept_signals() -> None:
         signal.signal(signal.SIGINT, _once(signal.default_int_handler))
 
 
+def stopped() -> int | None:
+    """The exit code of a command that was asked to stop, whatever libraries made of it on the way."""
+    return 128 + _asked_by[-1] if _asked_by else None
+
+
 def _once(act: Callable[[int, Any], object]) -> Callable[[int, Any], None]:
     """The same, deaf to repetitions: they would break off the clearing up."""
     last = -_SAME
@@ -71,6 +77,7 @@ def _once(act: Callable[[int, Any], object]) -> Callable[[int, Any], None]:
         now = time.monotonic()
         if now - last > _SAME:
             last = now
+            _asked_by.append(number)
             act(number, frame)
 
     return act_once

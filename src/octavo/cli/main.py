@@ -166,13 +166,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.end_phase()
         _complain("interrupted; nothing half-written is left behind.")
         return INTERRUPTED
-    except OctavoError as error:
-        console.end_phase()
-        return _failed(error, WRONG_REQUEST if isinstance(error, RecipeError) else FAULT, as_json, debug)
     except Exception as error:
         console.end_phase()
-        return _failed(error, UNFORESEEN, as_json, debug)
+        return guarded.stopped() or _failed(error, _code_of(error), as_json, debug)
     return answer.code
+
+
+def _code_of(error: Exception) -> int:
+    if isinstance(error, RecipeError):
+        return WRONG_REQUEST
+    return FAULT if isinstance(error, OctavoError) else UNFORESEEN
 
 
 def _failed(error: Exception, code: int, as_json: bool, debug: bool) -> int:
