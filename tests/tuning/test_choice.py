@@ -55,6 +55,12 @@ def test_one_place_of_a_few_says_little() -> None:
     assert chosen(other, trial("same", 1.6, 20, agreement=1.0, places=16)) == "other"
 
 
+def test_where_classes_agree_in_many_places_decibels_say_little() -> None:
+    close = trial("close", 1.38, 21, agreement=0.988, places=1000)
+    assert chosen(trial("fast", 1.53, 16, agreement=0.977, places=1000), close) == "fast"
+    assert chosen(trial("wrong", 1.53, 16, agreement=0.9, places=1000), close) == "close"
+
+
 def test_of_equals_the_smaller_is_chosen() -> None:
     assert chosen(trial("large", 1.5, 30, 400), trial("small", 1.5, 29.5, 100)) == "small"
 

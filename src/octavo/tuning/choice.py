@@ -3,14 +3,16 @@
 ::
 
     value = ln(speed) + fidelity − 0.3 · ln(bytes)
-    fidelity = 0.03 · min(SQNR, 30 dB) + 0.01 · (SQNR from 30 to 40 dB) + 1.5 · n / (n + 200) · agreement
+    fidelity = (1 − t) · (0.03 · min(SQNR, 30 dB) + 0.01 · (SQNR from 30 to 40 dB)) + 3 · t · agreement
+    t = n / (n + 200) for an agreement that was counted in n places
 
-3 dB weigh as much as 9 % of speed, beyond 30 dB a third of that, beyond 40 dB nothing: nobody sees it. One
-place in a hundred with another best class weighs as much as 1.5 % where it was counted in many places, and
-next to nothing where these were few; a quarter of the bytes as much as half the speed again. So a trial that
-is a third faster wins unless it is some 10 dB further off. With a limit on what a task may lose fidelity is
-settled, and speed and size alone count. Trials that are as fast as the one with the highest value, as far as
-measuring shows, count as equally fast, and the one that is best in all else is taken. A trial that only
+3 dB weigh as much as 9 % of speed, beyond 30 dB a third of that, beyond 40 dB nothing: nobody sees it. Where
+the best class was compared in many places, that tells what the error does, and decibels say little more: one
+place in a hundred with another class weighs as much as 3 %. Where the places were few it is the other way
+round. A quarter of the bytes weighs as much as half the speed again. So a trial that is a third faster wins
+unless it is some 10 dB or 10 places in a hundred further off. With a limit on what a task may lose fidelity
+is settled, and speed and size alone count. Trials that are as fast as the one with the highest value, as far
+as measuring shows, count as equally fast, and the one that is best in all else is taken. A trial that only
 stores weights has the speed of float, as it is float that runs; it has to win by its value. One that leaves a
 kind of operators float for speed is left aside where it is no faster than the one that it was to outrun.
 """
@@ -25,10 +27,10 @@ from octavo.errors import OutputError
 from octavo.evaluation.latency import Ratio
 from octavo.tuning.trial import ALIKE, UNKNOWN, Demands, Trial
 
-NOISE = 0.2  # and so do those that differ by less than this where their intervals meet
+NOISE = 0.1  # and so do those that differ by less than this where their intervals meet
 GOOD, ENOUGH = 30.0, 40.0  # dB beyond which more is worth less, and nothing
 PER_DB, PER_DB_MORE = 0.03, 0.01  # of ln(speed)
-PER_AGREEMENT = 1.5
+PER_AGREEMENT = 3.0
 FEW_PLACES = 200  # an agreement that was counted in so many places has half its weight
 PER_SIZE = 0.3
 
@@ -46,7 +48,7 @@ def closeness(trial: Trial) -> float:
     trust = trial.places / (trial.places + FEW_PLACES)
     good = max(min(decibels, GOOD), -200.0)
     more = min(max(decibels - GOOD, 0.0), ENOUGH - GOOD)
-    return PER_DB * good + PER_DB_MORE * more + PER_AGREEMENT * trust * same
+    return (1 - trust) * (PER_DB * good + PER_DB_MORE * more) + PER_AGREEMENT * trust * same
 
 
 def standing(trial: Trial) -> float:
