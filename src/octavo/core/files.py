@@ -20,6 +20,7 @@ from octavo.errors import OutputError
 
 _PATIENCE = 30.0  # seconds to wait for another run's renames
 _PAUSE = 0.01
+_BUFFER = 1 << 16  # bytes; most small models are written at once
 
 
 def check_room(target: Path, needed: int) -> None:
@@ -49,7 +50,7 @@ def _temporary(target: Path) -> Path:
 def _create(path: Path) -> BinaryIO:
     """A new file, never an existing one and never through a link."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    return os.fdopen(os.open(path, flags, 0o666), "w+b")
+    return os.fdopen(os.open(path, flags, 0o666), "w+b", _BUFFER)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from octavo.core.granularity import (
     Granularity,
     PerBlock,
+    PerTensor,
     Shape,
     checked,
     normal_axis,
@@ -119,6 +120,8 @@ def _slabs(granularity: Granularity, tensors: list[Array], params: list[Array]) 
 
 def _groups(granularity: Granularity, tensors: list[Array], params: list[Array]) -> list[list[Array]]:
     shape = tensors[0].shape
+    if isinstance(granularity, PerTensor) and not any(p.ndim for p in params):
+        return [[*tensors, *params]]
     if not isinstance(granularity, PerBlock):
         return [[*tensors, *(spread(p, shape, granularity) for p in params)]]
     size, axis = granularity.size, normal_axis(granularity.axis, len(shape))

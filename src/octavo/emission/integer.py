@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.core.granularity import PerChannel
-from octavo.core.plan import Dynamic, Key, Plan
+from octavo.core.plan import Dynamic, Entry, Key, Plan
 from octavo.core.plan import Quantized as Planned
 from octavo.core.qtypes import QType
 from octavo.core.recipe import Style
@@ -23,6 +23,7 @@ from octavo.emission import names, qoperator
 from octavo.emission.forms import Quantized, fill
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
+from octavo.model.edit import share_attributes
 from octavo.model.query import attribute, rank
 from octavo.ops import Form, rule_of
 from octavo.planning.resolve import Params
@@ -48,7 +49,7 @@ def spell(writer: Writer) -> set[str]:
 class _Emitter(qoperator.Emitter):
     def __init__(self, writer: Writer) -> None:
         super().__init__(writer)
-        self.inputs: dict[tuple[ir.Value, str], Quantized] = {}
+        self.inputs: dict[tuple[ir.Value, Entry], Quantized] = {}
         self.numbers: dict[Hashable, ir.Value] = {}
 
     def write(self, node: ir.Node, planned: Planned) -> None:
@@ -131,7 +132,7 @@ class _Emitter(qoperator.Emitter):
         if self.w.is_stored(key):
             return Quantized(self.w.quantized_weight(key), *self.w.scale_and_zero(key))
         entry = self.plan.entries[key]
-        slot = (value, str(entry))
+        slot = (value, entry)
         if slot not in self.inputs:
             self.inputs[slot] = (
                 self._running(value) if isinstance(entry, Dynamic) else self._static(value, key)
@@ -164,8 +165,7 @@ class _Line:
         operands = [source, w.integers, x.zero, *([w.zero] if w.zero is not None else [])]
         last = self._step(form, operands, "_int32", ir.DataType.INT32)
         if form == "ConvInteger":
-            for kept in node.attributes.values():
-                self.new[-1].attributes[kept.name] = kept
+            share_attributes(self.new[-1], node)
         last = self._step("Cast", [last], "_float", to=int(FLOAT))
         scales = self._step("Mul", [x.scale, w.scale], "_scales")
         last = self._step("Mul", [last, scales], "_scaled")

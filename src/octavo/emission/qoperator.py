@@ -269,7 +269,9 @@ class Emitter:
         """Float nodes that read a stored tensor before any quantized node does; they keep the float value."""
         stored = {key.tensor for key in self.plan.entries if key.reader is None and self.w.is_stored(key)}
         found: set[ir.Node] = set()
-        for node in nodes if stored else ():
+        for node in nodes:
+            if not stored:
+                break
             read = {_name(value) for value in node.inputs} & stored
             if node.name in self.plan.nodes:
                 stored -= read

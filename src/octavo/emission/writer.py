@@ -23,13 +23,14 @@ from octavo.errors import TableError
 from octavo.model import query
 from octavo.model.edit import Editor
 from octavo.model.serialize import TYPED, weight_bytes
-from octavo.model.tensors import dims_of
+from octavo.model.tensors import ArrayTensor, dims_of, of_array
 from octavo.planning.candidates import weight_of
 from octavo.planning.resolve import Params, stored_granularity
 
 MS = "com.microsoft"
 Axes = tuple[int, ...]
 
+_ARRAYS = (ArrayTensor, ir.Tensor)
 KEEP = 256 << 20  # bytes; the quantized weights of a smaller model stay in memory once computed
 
 
@@ -50,6 +51,7 @@ class Writer:
         self.model, self.plan, self.params = model, plan, _Known(params)
         self.editor = Editor(model)
         self.nodes = {node.name or "": node for node in query.nodes(model)}
+        self._refuse_strangers()
         self.keeps = weight_bytes(model) < KEEP
         self.shared: dict[Hashable, Any] = {}  # what spellings of several nodes have in common
         self._constants: dict[Hashable, tuple[ir.Value, ir.Value]] = {}
@@ -71,6 +73,15 @@ class Writer:
             for value in node.outputs:
                 found[value.name or ""] = value
         return found
+
+    def _refuse_strangers(self) -> None:
+        """Raise where the plan is one for another model."""
+        missing = [name for name in self.plan.nodes if name not in self.nodes]
+        if missing:
+            raise TableError(
+                f"The plan names {len(missing)} nodes that this model does not have, such as {missing[0]!r};"
+                " make the plan from this very model, prepared in the same way."
+            )
 
     def _absorb(self) -> None:
         """Remove the clamps whose effect the quantized ranges have; what fed them takes over their output."""
@@ -129,8 +140,9 @@ class Writer:
     def number(self, name: str, content: Any, qtype: QType | None = None) -> ir.Value:
         """A new initializer that holds scales or zero points."""
         value = self.constant(name, content, qtype)
-        if self.plan.spelling.explicit and isinstance(value.const_value, ir.Tensor):
-            value.const_value.meta[TYPED] = True
+        tensor = value.const_value
+        if self.plan.spelling.explicit and tensor is not None and type(tensor) in _ARRAYS:
+            tensor.meta[TYPED] = True
         return value
 
     # ---- weights
@@ -170,7 +182,8 @@ class Writer:
     def _stored(self, key: Key, origin: ir.Value, perm: Axes | None, layout: Axes | None) -> ir.Value:
         """The initializer with the integers of ``origin``, its axes in the order ``layout``."""
         params = self.params[key]
-        params = QParams(params.scale, params.zero_point, params.qtype, stored_granularity(params, perm))
+        if perm is not None:
+            params = QParams(params.scale, params.zero_point, params.qtype, stored_granularity(params, perm))
         limits = self._limits(key)
         slot = (origin, params.identity, limits, layout)
         if slot not in self._weights:
@@ -312,15 +325,17 @@ def integers(
     if source is None:
         raise TableError(f"The weight {origin.name!r} has no content.")
 
+    dims = dims_of(source)
+    shape = ir.Shape(dims if layout is None else [dims[i] for i in layout])
+    dtype = ir.DataType(params.qtype.onnx)
+
     def compute() -> ir.TensorProtocol:
         whole = kernels.quantize(np.asarray(source.numpy()), params, limits=limits)
         if layout is not None:
             whole = np.ascontiguousarray(whole.transpose(layout))
-        return ir.Tensor(whole, dtype=ir.DataType(params.qtype.onnx))
+        return of_array(whole, dtype, shape)
 
-    dims = dims_of(source)
-    shape = ir.Shape(dims if layout is None else [dims[i] for i in layout])
-    return ir.LazyTensor(compute, dtype=ir.DataType(params.qtype.onnx), shape=shape, cache=keep)
+    return ir.LazyTensor(compute, dtype=dtype, shape=shape, cache=keep)
 
 
 def _axis(grain: Granularity) -> dict[str, int]:

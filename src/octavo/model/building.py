@@ -13,6 +13,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from octavo.model.tensors import element_type
+
 _Scope = dict[str, ir.Value]
 _Infos = Mapping[str, onnx.ValueInfoProto]
 
@@ -112,9 +114,9 @@ class _Reader:
         kind = proto.type
         if proto.ref_attr_name or kind == onnx.AttributeProto.GRAPHS:
             raise _UnusualError
-        if kind in _PLAIN:
-            own, read = _PLAIN[kind]
-            return ir.Attr(proto.name, own, read(proto), doc_string=proto.doc_string or None)
+        plain = _PLAIN.get(kind)
+        if plain is not None:
+            return ir.Attr(proto.name, plain[0], plain[1](proto), doc_string=proto.doc_string or None)
         if kind == onnx.AttributeProto.GRAPH:
             return ir.AttrGraph(proto.name, self.graph(proto.g, scopes), doc_string=proto.doc_string or None)
         return ir.serde.deserialize_attribute(proto)
@@ -125,8 +127,8 @@ def _initializer(proto: onnx.TensorProto, values: _Scope, infos: _Infos) -> ir.V
     if name in values:  # the default of an input
         values[name].const_value = tensor
         return values[name]
-    kind = ir.TensorType(tensor.dtype)
-    value = ir.Value(name=name, type=kind, shape=ir.Shape(proto.dims, frozen=True), const_value=tensor)
+    kind = ir.TensorType(element_type(tensor))
+    value = ir.Value(name=name, type=kind, shape=ir.Shape(proto.dims), const_value=tensor)
     if name in infos:
         _described(value, infos[name])
     values[name] = value
@@ -147,7 +149,7 @@ def _constant(name: str, proto: onnx.TensorProto, values: _Scope) -> ir.Value:
     if name in values:
         raise _UnusualError
     tensor = ir.TensorProtoTensor(proto)
-    kind, shape = ir.TensorType(tensor.dtype), ir.Shape(proto.dims)
+    kind, shape = ir.TensorType(element_type(tensor)), ir.Shape(proto.dims)
     value = values[name] = ir.Value(name=name, type=kind, shape=shape, const_value=tensor)
     return value
 

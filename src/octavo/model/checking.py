@@ -44,10 +44,11 @@ _OTHER_FIELD = "int32_data"  # every narrower type
 _FIELDS = (*_TYPED_FIELDS, _OTHER_FIELD)
 
 
-def check_model(proto: onnx.ModelProto, where: str, apart: Mapping[str, Stretch]) -> Mapping[str, str]:
-    """Refuse what is damaged or without bounds; gives the checksums that weights name, by location.
+def check_model(proto: onnx.ModelProto, where: str, apart: Mapping[str, Stretch]) -> Mapping[str, str] | None:
+    """Refuse what is damaged or without bounds.
 
-    ``apart`` are the initializers whose content was left in the file, and where it lies.
+    ``apart`` are the initializers whose content was left in the file, and where it lies. Gives the checksums
+    that weights in other files name, by location; None where no weight is in another file.
     """
     if not proto.HasField("graph") or (not proto.ir_version and not proto.opset_import):
         raise ModelError(f"{where} is no ONNX model: it holds no graph; check that this is the right file.")
@@ -59,7 +60,7 @@ def check_model(proto: onnx.ModelProto, where: str, apart: Mapping[str, Stretch]
         _check_function(function, where)
         walk.count(len(function.node))
         walk.nodes(function.node, 0)
-    return walk.checksums
+    return walk.checksums if walk.external else None
 
 
 def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> None:
@@ -92,6 +93,7 @@ class _Walk:
     where: str
     seen: int = 0
     in_function: bool = False
+    external: bool = False
     checksums: dict[str, str] = field(default_factory=dict)
 
     def graph(self, graph: onnx.GraphProto, apart: Mapping[str, Stretch], depth: int = 0) -> None:
@@ -174,6 +176,7 @@ class _Walk:
 
     def _reference(self, tensor: onnx.TensorProto, name: str) -> None:
         """What a tensor says of the file that its content lies in."""
+        self.external = True
         for entry in tensor.external_data:
             plain = entry.value.isascii() and entry.value.isdigit() and len(entry.value) <= _MOST_DIGITS
             if entry.key in ("offset", "length") and not plain:

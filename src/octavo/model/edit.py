@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from octavo.model import query
 from octavo.model.names import Names, taken_names
 from octavo.model.scopes import detach
+from octavo.model.tensors import dims_of, of_array
 
 
 class Editor:
@@ -40,12 +42,11 @@ class Editor:
     ) -> ir.Value:
         """A new initializer of the main graph, under this name or the next free one."""
         name = self.values.claim(name)
-        shape = ir.Shape(content.shape if isinstance(content, np.ndarray) else content.shape.numpy())
         if isinstance(content, np.ndarray):
-            array = np.asarray(content, order="C")
-            tensor: ir.TensorProtocol = ir.Tensor(array, dtype=dtype, shape=shape, name=name)
+            shape = ir.Shape(content.shape)
+            tensor = of_array(np.asarray(content, order="C"), dtype, shape, name)
         else:
-            tensor = content
+            tensor, shape = content, ir.Shape(dims_of(content))
             tensor.name = name
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
         self.model.graph.initializers.add(value)
@@ -98,6 +99,11 @@ class Editor:
                 if value.is_initializer() and value.name and not value.uses() and not value.is_graph_output():
                     self.model.graph.initializers.pop(value.name)
                     self.values.taken.discard(value.name)
+
+
+def share_attributes(new: ir.Node, old: ir.Node) -> None:
+    """Give a node all attributes of another; nobody changes an attribute, so that both may have the same."""
+    query.attributes(new).update(query.attributes(old))
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:

@@ -7,6 +7,7 @@ tensor. All of it is checked before a byte is read.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import stat
 from collections.abc import Mapping
@@ -24,9 +25,14 @@ class Folder:
     """The folder that a model's external weights lie in; each file is examined once."""
 
     def __init__(self, base: Path | None) -> None:
-        self.base = base.resolve() if base is not None else None
+        self._base = base
         self._files: dict[str, DataFile] = {}
         self._stretches: dict[Path, dict[tuple[int, int], str]] = {}
+
+    @functools.cached_property
+    def base(self) -> Path | None:
+        """Where it really lies."""
+        return self._base.resolve() if self._base is not None else None
 
     @property
     def paths(self) -> set[Path]:

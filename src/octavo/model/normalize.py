@@ -18,7 +18,7 @@ from octavo.model import query
 from octavo.model.inline import inline_functions
 from octavo.model.names import Names
 from octavo.model.scopes import check_scopes, remove_unused, sort
-from octavo.model.tensors import dims_of
+from octavo.model.tensors import dims_of, element_type
 
 
 def normalize(model: ir.Model) -> list[str]:
@@ -208,7 +208,7 @@ def _types_of_initializers(graph: ir.Graph) -> None:
         tensor = value.const_value
         if tensor is None:
             raise ModelError(f"The initializer {value.name!r} has no content.")
-        dtype = tensor.dtype
+        dtype = element_type(tensor)
         if type(value.type) is not ir.TensorType or value.dtype != dtype:
             value.type = ir.TensorType(dtype)
         dims = dims_of(tensor)

@@ -69,9 +69,9 @@ def takes_graphs(node: ir.Node) -> bool:
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """The graphs that a node carries (an ``If``'s branches, a ``Loop``'s body)."""
-    if not takes_graphs(node):
-        return []
     found: list[ir.Graph] = []
+    if node.op_type not in _WITH_GRAPHS and not node.domain:
+        return found
     for attribute in attributes(node).values():
         if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
             found.append(attribute.value)

@@ -175,13 +175,9 @@ def _build(
                 " such as the ZipMap at the end of a classifier that gives a map, and quantize the rest."
             ) from error
         raise ModelError(f"{where} is malformed: {_told(cause)}.") from error
-    _replace_tensors(
-        model,
-        lambda t: (
-            t if type(t) is ir.TensorProtoTensor or not isinstance(t, ir.ExternalTensor) else folder.tensor(t)
-        ),
-    )
-    folder.check(checksums)
+    if checksums is not None:
+        _replace_tensors(model, lambda t: folder.tensor(t) if isinstance(t, ir.ExternalTensor) else t)
+        folder.check(checksums)
     check_acyclic(model)
     return model
 

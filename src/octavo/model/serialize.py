@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ import onnx_ir as ir
 from octavo.errors import ModelError, OutputError
 from octavo.model import external, query, wire
 from octavo.model.reading import SOURCE
-from octavo.model.tensors import MappedTensor, dims_of, write_tensor
+from octavo.model.tensors import ArrayTensor, MappedTensor, dims_of, element_type, write_tensor
 
 _EXTERNAL_LEAST = 1024  # smaller weights stay in the model file
 _ALIGNMENT = 4096
@@ -36,7 +36,7 @@ _TYPE_IR = {
     ir.DataType.FLOAT6E3M2: 14,
 }
 _LEAST_IR = 7
-_NUMBERS = frozenset({ir.Tensor, ir.TensorProtoTensor, ir.LazyTensor, MappedTensor})
+_NUMBERS = frozenset({ir.Tensor, ir.TensorProtoTensor, ir.LazyTensor, MappedTensor, ArrayTensor})
 _PLAIN = {  # the fields of attributes that hold numbers
     ir.AttributeType.INT: "i",
     ir.AttributeType.INTS: "ints",
@@ -77,9 +77,9 @@ def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     Types are compared rather than asked for by ``isinstance``, which is slow for classes with protocols.
     """
     kind = type(tensor)
-    if kind is MappedTensor:
+    if kind is MappedTensor or kind is ArrayTensor:
         return tensor.nbytes
-    dtype = tensor.dtype
+    dtype = element_type(tensor)
     if dtype == ir.DataType.STRING:
         return int(tensor.nbytes)
     if kind is ir.Tensor and type(tensor.raw) is np.ndarray:
@@ -100,11 +100,10 @@ def lowest_ir_version(model: ir.Model) -> int:
         lowest = max(lowest, 8)
     lowest = max([lowest, *(_TYPE_IR.get(dtype, 0) for dtype in _element_types(model))])
     limit = runtime_ir_limit()
-    if model.opset_imports.get("", 0) > onnx.defs.onnx_opset_version():
+    if model.opset_imports.get("", 0) > _newest_opset():
         raise ModelError(
             f"{describe(model)} needs {_opset_text(model)}; the installed onnx does not know its IR version:"
-            f" it knows opsets up to {onnx.defs.onnx_opset_version()}. Install a newer onnx, or use an older"
-            " opset."
+            f" it knows opsets up to {_newest_opset()}. Install a newer onnx, or use an older opset."
         )
     if lowest > limit:
         types = sorted(str(dtype) for dtype in _element_types(model) if _TYPE_IR.get(dtype, 0) > limit)
@@ -122,6 +121,12 @@ def _ir_of_opsets(imports: tuple[tuple[str, int], ...]) -> int:
     return int(onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True))
 
 
+@functools.cache
+def _newest_opset() -> int:
+    """The newest opset of the installed onnx, which looks through all operators to tell."""
+    return int(onnx.defs.onnx_opset_version())
+
+
 def _opset_text(model: ir.Model) -> str:
     return f"opset {model.opset_imports.get('', '?')}"
 
@@ -133,7 +138,8 @@ def _element_types(model: ir.Model) -> set[ir.DataType]:
 
 
 def _add_types(graph: ir.Graph, found: set[ir.DataType | None]) -> None:
-    found.update(v.const_value.dtype for v in query.initializers(graph).values() if v.const_value is not None)
+    held = (value.const_value for value in query.initializers(graph).values())
+    found.update(element_type(tensor) for tensor in held if tensor is not None)
     found.update(value.dtype for value in graph.inputs)
     for node in graph:
         for value in node.outputs:
@@ -172,12 +178,13 @@ def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
     )
     try:
         proto = ir.serde.serialize_model(bare)
+        infos = proto.graph.value_info
         for node in graph:
             _add_node(proto.graph, node)
             for value in node.outputs:
                 # A type without a shape tells nothing, and such notes are a tenth of a small model.
                 if value.shape is not None and value.type is not None and not value.is_graph_output():
-                    _add_info(proto.graph, value, value.type, value.shape)
+                    add_info(infos, value)
         return proto
     except (ir.serde.SerdeError, TypeError, ValueError) as error:
         raise ModelError(f"{describe(model)} can't be serialized: {_root_cause(error)}") from error
@@ -188,16 +195,17 @@ def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
     if node.metadata_props or node.doc_string or node.overload or node.device_configurations:
         ir.serde.serialize_node_into(graph.node.add(), node)
     else:
+        proto = graph.node.add()
+        proto.op_type = node.op_type
+        if node.domain:
+            proto.domain = node.domain
+        if node.name:
+            proto.name = node.name
+        proto.input.extend(["" if value is None else value.name for value in node.inputs])
         outputs = [value.name or "" for value in node.outputs]
         while outputs and not outputs[-1]:
             outputs.pop()
-        proto = graph.node.add(
-            op_type=node.op_type,
-            domain=node.domain or None,
-            name=node.name or None,
-            input=["" if value is None else value.name for value in node.inputs],
-            output=outputs,
-        )
+        proto.output.extend(outputs)
         for attribute in query.attributes(node).values():
             _add_attribute(proto, attribute)
 
@@ -205,12 +213,12 @@ def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
 def _add_attribute(node: onnx.NodeProto, attribute: ir.Attr) -> None:
     """Add an attribute; most are numbers or graphs and get a short way."""
     field = _PLAIN.get(attribute.type)
-    if attribute.is_ref():
+    if attribute.ref_attr_name is not None:
         ir.serde.serialize_reference_attribute_into(node.attribute.add(), attribute)
     elif attribute.doc_string:
         ir.serde.serialize_attribute_into(node.attribute.add(), attribute)
     elif field is not None:
-        node.attribute.add(name=attribute.name, type=attribute.type.value, **{field: attribute.value})
+        node.attribute.add(name=attribute.name, type=attribute.type, **{field: attribute.value})
     elif attribute.type == ir.AttributeType.GRAPH and not attribute.value.initializers:
         proto = node.attribute.add(name=attribute.name, type=attribute.type.value)
         _fill_graph(proto.g, attribute.value)
@@ -228,26 +236,27 @@ def _fill_graph(proto: onnx.GraphProto, graph: ir.Graph) -> None:
             if value.is_graph_output() or not value.name:
                 continue
             if value.shape is not None and value.type is not None:
-                _add_info(proto, value, value.type, value.shape)
+                add_info(proto.value_info, value)
             elif value.shape is not None or value.type or value.metadata_props or value.doc_string:
                 ir.serde.serialize_value_into(proto.value_info.add(), value)
 
 
-def _add_info(graph: onnx.GraphProto, value: ir.Value, kind: ir.TypeProtocol, shape: ir.Shape) -> None:
-    """Note a value's type and shape; most are plain tensors and get a short way."""
-    plain = type(kind) is ir.TensorType and not kind.denotation and not value.doc_string
-    if not plain or value.metadata_props:
-        ir.serde.serialize_value_into(graph.value_info.add(), value)
+def add_info(infos: Any, value: ir.Value) -> None:
+    """Note a value's type and shape in a list; most are plain tensors and get a short way."""
+    info, kind, shape = infos.add(), value.type, value.shape
+    noted = value.doc_string or value.metadata_props
+    if type(kind) is not ir.TensorType or kind.denotation or shape is None or noted:
+        ir.serde.serialize_value_into(info, value)
         return
-    tensor = graph.value_info.add(name=value.name).type.tensor_type
-    tensor.elem_type = kind.dtype.value
+    info.name = value.name
+    tensor = info.type.tensor_type
+    tensor.elem_type = kind.dtype
     dims = tensor.shape.dim
     tensor.shape.SetInParent()
-    for index, dim in enumerate(shape):
-        if isinstance(dim, int):
-            dims.add(dim_value=dim, denotation=shape.get_denotation(index))
-        else:
-            dims.add(dim_param=dim.value, denotation=shape.get_denotation(index))
+    for index, dim in enumerate(shape.dims):
+        size = dims.add(dim_value=dim) if isinstance(dim, int) else dims.add(dim_param=dim.value)
+        if denotation := shape.get_denotation(index):
+            size.denotation = denotation
 
 
 def _root_cause(error: BaseException) -> str:
@@ -267,24 +276,28 @@ def tensor_header(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
     """A tensor as protobuf, without its content unless that is text."""
     header = onnx.TensorProto()
     _head(header, name, tensor)
+    if is_text(tensor):
+        header.string_data.extend(tensor.string_data())
     return header
 
 
 def _head(header: onnx.TensorProto, name: str, tensor: ir.TensorProtocol) -> None:
-    header.dims.extend(dims_of(tensor))
-    header.data_type = tensor.dtype.value
+    dims = dims_of(tensor)
+    if dims:
+        header.dims.extend(dims)
+    header.data_type = element_type(tensor)
     header.name = name
     if tensor.doc_string:
         header.doc_string = tensor.doc_string
-    if is_text(tensor):
-        header.string_data.extend(tensor.string_data())
 
 
 def add_tensor(graph: onnx.GraphProto, name: str, tensor: ir.TensorProtocol) -> None:
     """Add an initializer with its content."""
     header = graph.initializer.add()
     _head(header, name, tensor)
-    if not is_text(tensor):
+    if is_text(tensor):
+        header.string_data.extend(tensor.string_data())
+    else:
         fill(header, tensor)
 
 
@@ -295,19 +308,21 @@ def is_text(tensor: ir.TensorProtocol) -> TypeGuard[ir.StringTensor]:
 
 def is_typed(tensor: ir.TensorProtocol) -> bool:
     """Whether a tensor is to be written into the field of its type."""
-    return type(tensor) is ir.Tensor and bool(tensor.meta.get(TYPED))
+    kind = type(tensor)
+    return (kind is ArrayTensor or kind is ir.Tensor) and TYPED in tensor.meta
 
 
 def fill(header: onnx.TensorProto, tensor: ir.TensorProtocol) -> None:
     """Put a small tensor's content into its protobuf."""
+    dtype = element_type(tensor)
     if not is_typed(tensor):
         header.raw_data = tensor.tobytes()
-    elif tensor.dtype == ir.DataType.FLOAT:
+    elif dtype == ir.DataType.FLOAT:
         header.float_data.extend(tensor.numpy().reshape(-1).tolist())
-    elif tensor.dtype.is_integer() and tensor.dtype.bitwidth >= 8:
+    elif dtype.is_integer() and dtype.bitwidth >= 8:
         header.int32_data.extend(tensor.numpy().reshape(-1).tolist())
     else:
-        kind = np.uint16 if tensor.dtype.bitwidth == 16 else np.uint8
+        kind = np.uint16 if dtype.bitwidth == 16 else np.uint8
         header.int32_data.extend(np.frombuffer(tensor.tobytes(), kind).tolist())
 
 
@@ -319,7 +334,8 @@ def write_model(
     weights: list[wire.Weight] = []
     for name, value in query.initializers(model.graph).items():
         tensor = content(name, value)
-        if is_text(tensor) or tensor_bytes(tensor) < _EXTERNAL_LEAST or is_typed(tensor):
+        size = tensor_bytes(tensor)
+        if size < _EXTERNAL_LEAST or is_text(tensor) or is_typed(tensor):
             add_tensor(proto.graph, name, tensor)
         elif external_name is not None and data_file is not None:
             header = tensor_header(name, tensor)
@@ -327,7 +343,7 @@ def write_model(
             proto.graph.initializer.append(header)
         else:
             header = tensor_header(name, tensor)
-            weights.append(wire.Weight(header.SerializeToString(), tensor.nbytes, _writer(tensor)))
+            weights.append(wire.Weight(header.SerializeToString(), size, _writer(tensor)))
     graph = proto.graph.SerializeToString()
     proto.ClearField("graph")
     try:

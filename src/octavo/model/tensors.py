@@ -8,6 +8,7 @@ is noticed (size, inode and time of change) rather than read wrongly.
 from __future__ import annotations
 
 import mmap
+import sys
 import weakref
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -23,6 +24,15 @@ Bytes = npt.NDArray[np.uint8]
 
 _CHUNK = 16 << 20
 _AT_ONCE = 1 << 20  # bytes; to map so small a file for each read costs more than to keep it
+
+_KINDS: dict[int, ir.DataType] = {int(kind): kind for kind in ir.DataType}
+_PLAIN: dict[np.dtype[Any], ir.DataType] = {
+    np.dtype(kind.numpy()): kind
+    for kind in (
+        ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BOOL, ir.DataType.INT8,
+        ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT32, ir.DataType.INT64,
+    )
+}  # fmt: skip
 
 
 class DataFile:
@@ -147,6 +157,78 @@ class MappedTensor(ir.TensorProtocol):
         return f"MappedTensor({self.name!r}, {self.dtype}, {list(self.shape)}, {where}+{self.offset})"
 
 
+class ArrayTensor(ir.TensorProtocol):
+    """An array of a plain numpy type as a tensor.
+
+    Quantization adds two numbers or three for each tensor, and onnx-ir's own class takes its time to tell
+    what an array may stand for.
+    """
+
+    def __init__(
+        self, array: npt.NDArray[Any], dtype: ir.DataType, shape: ir.Shape, name: str | None = None
+    ) -> None:
+        self.name: str | None = name
+        self.doc_string: str | None = None
+        self.raw: npt.NDArray[Any] = array
+        self.dtype = dtype
+        self.shape = shape
+        self.metadata_props: MutableMapping[str, str] = {}
+        self.meta: MutableMapping[str, Any] = {}
+        shape.freeze()
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.raw.size
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes that the content takes."""
+        return self.raw.nbytes
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The array."""
+        return self.raw
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self.raw.__array__(dtype, copy=copy)
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        return self.raw.__dlpack__(stream=stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def tobytes(self) -> bytes:
+        """The content as bytes, little-endian."""
+        return self._little_endian().tobytes()
+
+    def tofile(self, file: BinaryIO) -> None:
+        """Write the content, which is not copied."""
+        file.write(self._little_endian().reshape(-1).view(np.uint8).data)
+
+    def _little_endian(self) -> npt.NDArray[Any]:
+        return self.raw if sys.byteorder == "little" else self.raw.astype(self.raw.dtype.newbyteorder("<"))
+
+    def __repr__(self) -> str:
+        return f"ArrayTensor({self.name!r}, {self.dtype}, {list(self.raw.shape)})"
+
+
+def of_array(
+    array: npt.NDArray[Any], dtype: ir.DataType | None, shape: ir.Shape, name: str | None = None
+) -> ir.TensorProtocol:
+    """A tensor that holds an array, in C order; ``dtype`` where the array's own type does not tell."""
+    plain = _PLAIN.get(array.dtype)
+    if plain is not None and (dtype is None or dtype == plain):
+        return ArrayTensor(array, plain, shape, name)
+    return ir.Tensor(array, dtype=dtype, shape=shape, name=name)
+
+
+def element_type(tensor: ir.TensorProtocol) -> ir.DataType:
+    """A tensor's element type; one in protobuf looks it up in an enumeration each time it is asked."""
+    return _KINDS[tensor.raw.data_type] if type(tensor) is ir.TensorProtoTensor else tensor.dtype
+
+
 def byte_size(dtype: ir.DataType, shape: tuple[int, ...]) -> int:
     """The bytes that a tensor takes, sub-byte elements packed; Python integers, so nothing overflows."""
     count = 1
@@ -157,8 +239,12 @@ def byte_size(dtype: ir.DataType, shape: tuple[int, ...]) -> int:
 
 def dims_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     """A tensor's dimensions, without the new shape that a tensor in protobuf makes each time it is asked."""
-    if type(tensor) is ir.TensorProtoTensor:
+    kind = type(tensor)
+    if kind is ir.TensorProtoTensor:
         return tuple(tensor.raw.dims)
+    if kind is ArrayTensor:
+        shape_: tuple[int, ...] = tensor.raw.shape
+        return shape_
     shape = tensor.shape
     dims: Any = shape.dims if type(shape) is ir.Shape else shape.numpy()  # nothing in it is unknown
     return tuple(dims)

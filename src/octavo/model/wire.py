@@ -159,12 +159,13 @@ def joined_size(model: bytes, graph: bytes, weights: Sequence[Weight]) -> int:
 
 def join(file: BinaryIO, model: bytes, graph: bytes, weights: Sequence[Weight]) -> None:
     """Write a model: its own fields, its graph's, and one weight after the other."""
-    inner = len(graph) + sum(len(_weight_prefix(weight)) + weight.size for weight in weights)
+    prefixes = [_weight_prefix(weight) for weight in weights]
+    inner = len(graph) + sum(map(len, prefixes)) + sum(weight.size for weight in weights)
     file.write(model)
     file.write(varint(_GRAPH << 3 | _BYTES) + varint(inner))
     file.write(graph)
-    for weight in weights:
-        file.write(_weight_prefix(weight))
+    for prefix, weight in zip(prefixes, weights, strict=True):
+        file.write(prefix)
         written = weight.write(file)
         if written != weight.size:
             raise WireError(f"a weight wrote {written} bytes where it had announced {weight.size}")

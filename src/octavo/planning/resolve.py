@@ -6,6 +6,7 @@ does, which costs a channel whose weights are tiny beside its bias nothing that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -206,12 +207,17 @@ def _constant(
 def _extremes(key: Key, scheme: Scheme, values: Mapping[str, ir.Value]) -> tuple[Array, Array]:
     """The smallest and largest weight for each scale."""
     low, high = kernels.extremes(weight_array(_named(key, values)), scheme.granularity)
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+    if not (_is_finite(low) and _is_finite(high)):
         raise ModelError(
             f"Weight {key.tensor!r} holds NaN or infinity; repair the model, or exclude the node"
             f" {key.reader!r}."
         )
     return low, high
+
+
+def _is_finite(numbers: Array) -> bool:
+    """Whether all are; numpy takes its time for a single one."""
+    return bool(np.isfinite(numbers).all()) if numbers.ndim else math.isfinite(numbers)
 
 
 def _named(key: Key, values: Mapping[str, ir.Value]) -> ir.Value:

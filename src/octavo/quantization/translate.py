@@ -264,10 +264,10 @@ def static(request: Request, style: QuantFormat, calibration: Calibration, names
         weights=_weights(request),
         activations=Scheme(request.activation_type.qtype, symmetric=request.activation_type.qtype.is_float),
         style=Style.QDQ if qdq else Style.QOPERATOR,
+        listing=Listing(symmetric_channels=qdq),
         **_common(request, names),
     )
-    settings = Settings(recipe, calibration, names=names).listing(symmetric_channels=qdq)
-    return with_options(settings, request.options)
+    return with_options(Settings(recipe, calibration, names=names), request.options)
 
 
 def dynamic(request: Request, names: Names) -> Settings:
@@ -276,10 +276,10 @@ def dynamic(request: Request, names: Names) -> Settings:
         weights=_weights(request),
         activations=DynamicScheme(UINT8),
         style=Style.INTEGER,
+        listing=Listing(constant_weights_only=True),
         **_common(request, names),
     )
-    settings = Settings(recipe, names=names).listing(constant_weights_only=True)
-    return with_options(settings, request.options)
+    return with_options(Settings(recipe, names=names), request.options)
 
 
 def _weights(request: Request) -> Scheme:
@@ -302,6 +302,5 @@ def _common(request: Request, names: Names) -> dict[str, Any]:
         "op_types": () if nothing else request.op_types,
         "include": wanted,
         "exclude": tuple(n for n in request.nodes_to_exclude if n in names.nodes),
-        "listing": Listing(),
         "spelling": Spelling(explicit=True),
     }

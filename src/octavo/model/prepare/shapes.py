@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from octavo.core import scratch
 from octavo.model import query
-from octavo.model.serialize import content, is_text, skeleton, tensor_bytes, tensor_header
+from octavo.model.serialize import add_info, content, is_text, skeleton, tensor_bytes, tensor_header
 from octavo.model.session import runtime_ir_limit
 
 _SMALL = 4096  # bytes; constants up to this size are shown to inference, which reads shapes from them
@@ -91,7 +91,7 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
     for name, value in query.initializers(model.graph).items():
         tensor = content(name, value)
         if tensor_bytes(tensor) > _SMALL:
-            ir.serde.serialize_value_into(proto.graph.input.add(), value)
+            add_info(proto.graph.input, value)
         elif type(tensor) is ir.TensorProtoTensor:
             proto.graph.initializer.append(tensor.raw)
             proto.graph.initializer[-1].name = name
@@ -155,10 +155,14 @@ def _fill_tensor(value: ir.Value, found: onnx.TypeProto.Tensor) -> bool:
     """The usual case, in short: nothing was known, and it is a tensor."""
     value.type = ir.TensorType(ir.DataType(found.elem_type))
     if found.HasField("shape"):
-        value.shape = ir.Shape(
-            [getattr(dim, kind) if (kind := dim.WhichOneof("value")) else None for dim in found.shape.dim]
-        )
+        value.shape = ir.Shape([dim.dim_value or _size(dim) for dim in found.shape.dim])
     return True
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """A dimension that is not a positive number: zero, a name, or unknown."""
+    kind = dim.WhichOneof("value")
+    return getattr(dim, kind) if kind else None
 
 
 def _better(old: int | ir.SymbolicDim, new: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
