@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -150,14 +150,16 @@ def import_octavo() -> Any:
     return importlib.import_module("octavo")
 
 
-def open_session(path: str | Path, threads: int = 1) -> Any:
-    """An ONNX Runtime CPU session with everything else left at its defaults."""
+def open_session(path: str | Path, threads: int = 1, config: Mapping[str, str] | None = None) -> Any:
+    """An ONNX Runtime CPU session with everything else left at its defaults, but for entries of `config`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    for key, value in (config or {}).items():
+        options.add_session_config_entry(key, value)
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

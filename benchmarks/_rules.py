@@ -122,6 +122,15 @@ def _stem(first: int, kernel: int, act: str) -> Callable[[Micro], str]:
     return build
 
 
+def _first_block(m: Micro) -> str:
+    """A first layer and a depthwise one in float, a 1x1 Conv and the first layer's result, added."""
+    integer = m.form == "last Q"
+    first = m.relu(m.conv("x", 3, 16, stride=2, integer=False))
+    wise = m.relu(m.conv(first, 16, 16, group=16, integer=False))
+    last = m.q(m.conv(m.q(wise, low=True, when=integer), 16, 16, kernel=1, integer=integer), when=integer)
+    return m.q(m.conv(m.q(m.add("Add", [last, first])), 16, 64, kernel=1))
+
+
 def _depthwise(m: Micro) -> str:
     x = m.q(m.relu(m.conv(m.q("x"), 24, 144, kernel=1)), low=True)
     y = m.relu(m.conv(x, 144, 144, group=144, integer=m.form == "depthwise Q"))
@@ -188,6 +197,12 @@ def _sigmoid_only(m: Micro, x: str) -> str:
 def _hard_swish(m: Micro, x: str) -> str:
     if m.form == "HardSwish":
         return m.q(m.add("HardSwish", [x]))
+    if m.form == "gate cut off":
+        integers = next(one for one in m.nodes if one.output[0] == x).input[0]
+        low, high = (m.constant(np.uint8(end)) for end in (128 - 60, 128 + 60))
+        gate = m.add("Clip", [integers, low, high])
+        gate = m.add("DequantizeLinear", [gate, m.constant(np.float32(1 / 120)), low])
+        return m.q(m.add("Mul", [x, gate]))
     gate = m.add("HardSigmoid", [x], alpha=1 / 6, beta=0.5)
     gate = m.q(gate, low=True, scale=1 / 255, when=m.form == "HardSigmoid Q, Mul Q")
     return m.q(m.add("Mul", [x, gate]))
@@ -265,11 +280,21 @@ def _resize(mode: str) -> Callable[[Micro, str], str]:
 
 
 def _shuffle(m: Micro, x: str) -> str:
-    """Reshape, Transpose, Reshape: channels exchanged between groups."""
+    """Channels exchanged between groups: a Gather, or Reshape, Transpose, Reshape."""
+    if m.form == "one Gather":
+        order = np.arange(64).reshape(2, 32).T.reshape(-1)
+        return m.q(m.add("Gather", [x, m.constant(order.astype(np.int64))], axis=1), low=True)
+    y = m.q(m.add("Reshape", [x, m.constant(np.int64([1, 2, 32, 56, 56]))]), low=True)
+    y = m.q(m.add("Transpose", [y], perm=[0, 2, 1, 3, 4]), low=True)
+    return m.q(m.add("Reshape", [y, m.constant(np.int64([1, 64, 56, 56]))]), low=True)
+
+
+def _rows(m: Micro) -> str:
+    """A picture as rows for a linear layer: Reshape, Transpose."""
     scale = 0.05 if m.form == "shared scale" else 0.04
-    y = m.q(m.add("Reshape", [x, m.constant(np.int64([1, 2, 32, 56, 56]))]), low=True, scale=scale)
-    y = m.q(m.add("Transpose", [y], perm=[0, 2, 1, 3, 4]), low=True, scale=scale)
-    return m.q(m.add("Reshape", [y, m.constant(np.int64([1, 64, 56, 56]))]), low=True, scale=scale)
+    x = m.q(m.relu(m.conv(m.q("x"))), low=True)
+    y = m.q(m.add("Reshape", [x, m.constant(np.int64([1, 64, 3136]))]), low=True, scale=scale)
+    return m.linear(m.q(m.add("Transpose", [y], perm=[0, 2, 1]), low=True, scale=scale), 64, 64)
 
 
 def _inner_softmax(m: Micro, x: str) -> str:
@@ -352,7 +377,7 @@ def _stream(m: Micro) -> str:
 
 
 def _attention(m: Micro) -> str:
-    """Products of attention and Softmax, in integers or not."""
+    """Products of attention and Softmax, in integers or not; of scores near one, as without denormals."""
     x = m.norm("x")
     products, soft = "products Q" in m.form, "Softmax Q" in m.form
     split = m.constant(np.int64([0, 0, 12, 64]))
@@ -360,6 +385,7 @@ def _attention(m: Micro) -> str:
     for order in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]):
         rows = m.add("Reshape", [m.linear(m.q(x)), split])
         parts.append(m.add("Transpose", [rows], perm=order))
+    parts[0] = m.add("Mul", [parts[0], m.constant(np.float32(1 / 8))])  # by the root of 64
     query, key, value = (m.q(part, when=products) for part in parts)
     scores = m.q(m.add("MatMul", [query, key]), when=soft)
     scores = m.q(m.add("Softmax", [scores], axis=-1), low=True, scale=1 / 255, when=products or soft)
@@ -444,6 +470,7 @@ RULES: tuple[Rule, ...] = (
     Rule("int32 bias of Conv as fast as float", between(_bias), "int32 bias", "float bias", NO_SLOWER),
     Rule("stem of 27 products, Relu", _stem(32, 3, "Relu"), "stem float", "stem Q", shapes=PICTURE),
     Rule("depthwise behind a float stem", _stem(32, 3, "Relu"), "both float", "stem float", shapes=PICTURE),
+    Rule("first block with a float stem added", _first_block, "last float", "last Q", shapes=PICTURE),
     Rule("stem of 27 products, SiLU", _stem(16, 3, "SiLU"), "stem float", "stem Q", shapes=PICTURE),
     Rule("stem of 147 products", _stem(64, 7, "Relu"), "stem Q", "stem float", shapes=PICTURE),
     Rule(
@@ -460,8 +487,8 @@ RULES: tuple[Rule, ...] = (
     Rule("Conv with ranges at run time is slow", _dynamic_conv, "float", "dynamic"),
     Rule("SiLU quantized", between(_silu), "SiLU Q", "SiLU float"),
     Rule("Sigmoid quantized", between(_sigmoid_only), "Sigmoid Q", "Sigmoid float"),
-    Rule("HardSwish as one operator", between(_hard_swish), "HardSwish", "HardSigmoid Q, Mul Q", NO_SLOWER),
-    Rule("HardSwish: HardSigmoid stays float", between(_hard_swish), "HardSwish", "float Mul", NO_SLOWER),
+    Rule("HardSwish as a product of integers", between(_hard_swish), "gate cut off", "HardSwish"),
+    Rule("HardSwish else as one operator", between(_hard_swish), "HardSwish", "float Mul", NO_SLOWER),
     Rule(
         "squeeze and excite: Mul quantized", between(_squeeze), "branch Q, Mul Q",
         "branch float, Mul float", NO_SLOWER,
@@ -488,7 +515,8 @@ RULES: tuple[Rule, ...] = (
         NO_SLOWER,
     ),
     Rule("layers around linear Resize gain", between(_resize("linear")), "Resize float", "float"),
-    Rule("Reshape and Transpose share scales", between(_shuffle), "shared scale", "own scale"),
+    Rule("Reshape and Transpose share scales", _rows, "shared scale", "own scale", NO_SLOWER),
+    Rule("channels exchanged by one Gather", between(_shuffle), "one Gather", "Reshape, Transpose"),
     Rule("Softmax over an inner axis in parts", between(_inner_softmax), "in parts", "one operator"),
     Rule("layers around Sub gain", between(_sub), "Sub float", "float"),
     Rule("layers around Tanh gain", between(_tanh), "Tanh float", "float"),

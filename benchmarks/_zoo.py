@@ -11,7 +11,6 @@ import itertools
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -29,11 +28,11 @@ from _measure import (
     import_octavo,
     import_whole,
     median,
-    open_session,
     quantized_nodes,
     shorten,
     stock_reader,
 )
+from _timing import timed_session, turns
 
 
 @dataclass(frozen=True)
@@ -236,14 +235,13 @@ def task_speed(payload: Figures) -> Figures:
     process's CPU time, which other work on the machine disturbs little; otherwise it is wall time.
     Each file's figure is the median over rounds of (seconds of the first file / its own seconds).
     """
-    clock = time.process_time if payload["threads"] == 1 else time.perf_counter
     zoo_module(payload["zoo"], "evaluate")
     feeds = list(itertools.islice(speed_feeds(payload["zoo"], payload["model"]), 4))
     sessions: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for variant, path in payload["paths"].items():
         try:
-            sessions[variant] = open_session(path, payload["threads"])
+            sessions[variant] = timed_session(path, payload["threads"])
             sessions[variant].run(None, feeds[0])
         except Exception as error:
             sessions.pop(variant, None)
@@ -254,12 +252,9 @@ def task_speed(payload: Figures) -> Figures:
         for feed in feeds:
             sessions[variant].run(None, feed)
 
-    import_octavo()
-    from octavo.evaluation.latency import interleaved
-
-    calls = [partial(run_feeds, variant) for variant in sessions]
-    taken = interleaved(calls, seconds=payload["budget"], clock=clock) / len(feeds)
-    seconds = {variant: list(row) for variant, row in zip(sessions, taken, strict=True)}
+    calls = {variant: partial(run_feeds, variant) for variant in sessions}
+    taken = turns(calls, threads=payload["threads"], seconds=payload["budget"], fewest=9)
+    seconds = {variant: [value / len(feeds) for value in row] for variant, row in taken.items()}
     base = np.array(seconds[reference])
     return {
         "ms": {variant: 1000 * median(values) for variant, values in seconds.items()},

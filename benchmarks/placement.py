@@ -26,13 +26,12 @@ from _measure import (
     machine,
     markdown,
     number,
-    open_session,
     run_task,
     write_json,
 )
 from _micro import Micro
 from _rules import RULES
-from _timing import times_as_fast, turns
+from _timing import timed_session, times_as_fast, turns
 from speed import whole_numbers
 
 CLEAR = 0.1  # a rule that misses by more than this share, in every run, is broken
@@ -54,7 +53,7 @@ def task_rule(payload: Figures) -> Figures:
             micro = Micro(form, **rule.types.get(form, {}))  # type: ignore[arg-type]
             path = Path(folder) / "model.onnx"
             onnx.save(micro.finished(rule.shapes, rule.build(micro), rule.integers), path)
-            sessions[form] = open_session(path, payload["threads"])
+            sessions[form] = timed_session(path, payload["threads"])
     calls = {form: (lambda one=one: one.run(None, feed)) for form, one in sessions.items()}
     return {"seconds": turns(calls, threads=payload["threads"], seconds=payload["seconds"])}
 

@@ -48,7 +48,6 @@ from _measure import (
     machine,
     markdown,
     number,
-    open_session,
     print_verdicts,
     run_task,
     shorten,
@@ -56,7 +55,7 @@ from _measure import (
     write_json,
 )
 from _shapes import SHAPES
-from _timing import geometric_mean, times_as_fast, turns
+from _timing import geometric_mean, timed_session, times_as_fast, turns
 from _zoo import MODELS, VARIANTS, octavo_auto, speed_feeds, zoo_module
 from _zoo import task_quantize as task_quantize_zoo
 
@@ -109,7 +108,7 @@ def task_time(payload: Figures) -> Figures:
     errors: dict[str, str] = {}
     for variant, path in payload["paths"].items():
         try:
-            sessions[variant] = open_session(path, payload["threads"])
+            sessions[variant] = timed_session(path, payload["threads"])
             sessions[variant].run(None, feeds[0])
         except Exception as error:
             sessions.pop(variant, None)

@@ -151,3 +151,50 @@ def test_a_softmax_over_the_last_axis_stays() -> None:
     proto = distances(17)
     proto.graph.node[2].attribute[0].i = 3
     assert "Softmax" not in octavo.plan(proto, target="ort-cpu-vnni").guards
+
+
+def first_block(size: int, *, added: bool) -> onnx.ModelProto:
+    """Conv of 27 products, depthwise Conv, 1x1 Conv, perhaps the first one's result added; a Conv behind."""
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"], "First", pads=[1, 1, 1, 1]),
+        node("Relu", ["a"], ["r"], "Relu"),
+        node("Conv", ["r", "w1"], ["b"], "Depthwise", pads=[1, 1, 1, 1], group=16),
+        node("Conv", ["b", "w2"], ["c"], "Last"),
+        node("Add", ["c", "r"], ["d"], "Residual") if added else node("Relu", ["c"], ["d"], "Residual"),
+        node("Conv", ["d", "w2"], ["y"], "Behind"),
+    ]
+    arrays = {"w0": weights(16, 3, 3, 3), "w1": weights(16, 1, 3, 3), "w2": weights(16, 16, 1, 1)}
+    return model(nodes, [tensor("x", [1, 3, size, size])], [tensor("y", [1, 16, size, size])], arrays)
+
+
+def test_a_first_block_that_is_added_to_a_float_layer_stays_float() -> None:
+    plan = octavo.plan(first_block(64, added=True), target="ort-cpu-vnni")
+    assert set(plan.nodes) == {"Behind"}
+    assert "added to that of a first layer" in reason(plan, "Last")
+    assert {"Last", "Behind"} <= set(octavo.plan(first_block(64, added=False), target="ort-cpu-vnni").nodes)
+    assert "Last" in octavo.plan(first_block(16, added=True), target="ort-cpu-vnni").nodes
+
+
+def squeeze(axes: list[int]) -> onnx.ModelProto:
+    """A gate from the mean over some axes, which scales what it was made of, between Convs."""
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"], "Before"),
+        node("ReduceMean", ["a"], ["m"], "Mean", axes=axes, keepdims=1),
+        node("Conv", ["m", "w1"], ["s"], "Inner"),
+        node("HardSigmoid", ["s"], ["g"], "Gate", alpha=1 / 6, beta=0.5),
+        node("Mul", ["a", "g"], ["p"], "Scaled"),
+        node("Conv", ["p", "w0"], ["y"], "Behind"),
+    ]
+    arrays = {"w0": weights(16, 16, 1, 1) / 4, "w1": weights(16, 16, 1, 1, seed=1) / 4}
+    return model(nodes, [tensor("x", [1, 16, 8, 8])], [tensor("y", [1, 16, 8, 8])], arrays)
+
+
+def test_a_gate_of_one_value_a_channel_is_quantized_with_what_it_scales() -> None:
+    proto = squeeze([2, 3])
+    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni")
+    assert {"Gate", "Scaled"} <= set(result.plan.nodes)
+    assert ops(optimized(result.model))["QLinearMul"] == 1
+    assert error(result, proto, feeds_for(proto)) < 0.05
+    assert not octavo.lint(result.model, target="ort-cpu-vnni").findings
+    assert "Gate" not in octavo.plan(squeeze([2]), target="ort-cpu-vnni").nodes
+    assert "Gate" not in octavo.plan(proto, target="openvino").nodes

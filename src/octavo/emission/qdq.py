@@ -15,8 +15,9 @@ from collections.abc import Hashable
 import onnx_ir as ir
 
 from octavo.core.plan import Derived, Key, Plan
-from octavo.emission import integer, names, special
+from octavo.emission import hard_swish, integer, names, shuffles, special
 from octavo.emission.writer import Writer
+from octavo.errors import TableError
 from octavo.planning.resolve import Params
 
 
@@ -36,6 +37,8 @@ class _Emitter:
 
     def run(self) -> None:
         slots = {key: self._slots(key) for key, _ in self.plan.edges()}  # before anything is moved
+        exchanged = shuffles.planned(self.w)
+        gated = {name: self._read(name) for name, one in self.plan.nodes.items() if hard_swish.is_wanted(one)}
         weights = [self.w.values[key.tensor] for key in self.plan.entries if self.w.is_stored(key)]
         spelled = {name for name in self.plan.nodes if special.spell(self.w, name)}
         spelled |= integer.spell(self.w)
@@ -51,12 +54,24 @@ class _Emitter:
                 view = self._weight(key) if self.w.is_stored(key) else self._edge(key)
                 for node, index in places:
                     node.replace_input_with(index, view)
+        for name, key in gated.items():
+            hard_swish.spell(self.w, self.w.nodes[name], key)
+        for shuffle in exchanged:
+            shuffles.spell(self.w, shuffle)
         for name in self.plan.guards:
             special.guard(self.w, self.w.nodes[name])
         self.w.drop_unused(weights)
         for name, value in self.biases.items():
             if name not in self.w.model.graph.initializers:
                 value.name = name
+
+    def _read(self, name: str) -> Key:
+        """What the first input of a node is in the plan."""
+        value = self.w.nodes[name].inputs[0]
+        key = self.plan.lookup(value.name or "", name) if value is not None else None
+        if key is None:
+            raise TableError(f"The plan wants {name!r} as a product of integers, and its input is float.")
+        return key
 
     def _slots(self, key: Key) -> list[tuple[ir.Node, int]]:
         """The inputs of the reader that an edge concerns."""

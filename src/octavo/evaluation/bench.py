@@ -14,7 +14,7 @@ from octavo.errors import ModelError, RecipeError
 from octavo.evaluation.feeds import Feed, batch_of, bench_feeds, made_up
 from octavo.evaluation.footprint import Footprint, file_bytes, footprint
 from octavo.evaluation.fusion import unfused
-from octavo.evaluation.latency import Latency, interleaved, ratio
+from octavo.evaluation.latency import Latency, interleaved, on_first_core, ratio, taking_turns
 from octavo.evaluation.measurement import Bench, Measured
 from octavo.evaluation.profile import profiled
 from octavo.evaluation.sources import on_disk, same_inputs, title
@@ -53,15 +53,15 @@ def bench(
     with contextlib.ExitStack() as stack:
         sources = [model] if other is None else [model, other]
         paths = [on_disk(source, stack) for source in sources]
-        # Threads that spin after a run would slow down the model whose turn is next.
-        config = {"session.force_spinning_stop": "1"}
+        config = taking_turns(threads)
         sessions = [Session.open(path, threads=threads, config=config) for path in paths]
         same_inputs([session.inputs for session in sessions], sources)
         first = sessions[0]
         feeds = made_up(first, batch) if data is None else bench_feeds(data, first.inputs, batch)
         _check_runs(sessions, feeds, sources)
         calls = [partial(_run_all, session, feeds) for session in sessions]
-        taken = interleaved(calls, seconds=seconds, clock=CLOCKS[clock], progress=partial(say, "timing"))
+        with on_first_core(threads):
+            taken = interleaved(calls, seconds=seconds, clock=CLOCKS[clock], progress=partial(say, "timing"))
         taken /= len(feeds)
         specs = sessions[0].inputs
         del calls, sessions, first

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +51,40 @@ class Ratio:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {"value": self.value, "low": self.low, "high": self.high}
+
+
+def taking_turns(threads: int | None) -> dict[str, str]:
+    """The configuration of sessions that are timed in turns.
+
+    Threads that spin after a run (35 ms with onnxruntime 1.31) would slow down the model whose turn is next.
+    And where there is a thread for every core, each is bound to one, as the runtime does by itself where the
+    number is left to it: on a busy machine two of a session may else share a core for as long as it lives.
+    """
+    config = {"session.force_spinning_stop": "1"}
+    cores = _cores()
+    if threads is not None and threads == len(cores) > 1:
+        config["session.intra_op_thread_affinities"] = ";".join(str(core + 1) for core in cores[1:])
+    return config
+
+
+@contextlib.contextmanager
+def on_first_core(threads: int | None) -> Iterator[None]:
+    """This thread where those of sessions :func:`taking_turns` are not; they have to be open already."""
+    cores = _cores()
+    if len(cores) < 2 or threads not in (None, len(cores)):
+        yield
+        return
+    with contextlib.suppress(OSError):  # where it is not allowed, threads stay where the system puts them
+        os.sched_setaffinity(0, cores[:1])
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cores)
+
+
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def interleaved(

@@ -238,6 +238,8 @@ def _weight_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | No
 
 def _target_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | None:
     target = question.target
+    if node.op_type in target.gates and _is_gate(node):
+        return None
     stays = {**target.stays_float, **(target.dynamic_stays_float if question.dynamic else {})}
     if node.op_type in stays and not (node.op_type == "EmbedLayerNormalization" and question.dynamic):
         return stays[node.op_type]
@@ -259,6 +261,19 @@ def _target_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | No
             if rule.blends is not None and rule.blends(node):
                 return "it blends values, and the runtime has no integer kernel for that"
             return None
+
+
+def _is_gate(node: ir.Node) -> bool:
+    """Whether a node has one result a channel, and all that read it multiply a whole picture by it."""
+    result = node.outputs[0]
+    dims = query.shape(result) or ()
+    return (
+        len(dims) > 2
+        and all(d == 1 for d in dims[2:])
+        and not result.is_graph_output()
+        and bool(result.consumers())
+        and all(query.is_op(reader, "Mul") for reader in result.consumers())
+    )
 
 
 def _product_refusal(node: ir.Node, target: Target) -> str | None:
@@ -285,6 +300,8 @@ def _conv_refusal(node: ir.Node, target: Target) -> str | None:
     if group > 1 and dims[1] == 1:
         behind = before is not None and before.op_type == "Conv" and _is_thin_start(before, target)
         return "depthwise behind a first layer that stays float: it gains nothing" if behind else None
+    if _is_added_to_start(node, target):
+        return "its result is added to that of a first layer that stays float"
     if _is_thin_start(node, target):
         return f"{int(np.prod(dims[1:]))} products for each result are too few to gain in the first layer"
     if target.most_groups is not None and group > target.most_groups:
@@ -300,9 +317,27 @@ def _is_thin_start(conv: ir.Node, target: Target) -> bool:
     return int(np.prod(dims[1:])) < least and _layer_before(conv) is None
 
 
+def _is_added_to_start(conv: ir.Node, target: Target) -> bool:
+    """Whether a Conv ends a first block whose other layers stay float, and adds to the block's input."""
+    add = query.only_reader(conv.outputs[0])
+    if add is None or add.op_type != "Add":
+        return False
+    other = next((v for v in add.inputs if v is not conv.outputs[0]), None)
+    start, middle = _layer_of(other), _layer_before(conv)
+    if start is None or middle is None or start.op_type != "Conv" or middle.op_type != "Conv":
+        return False
+    shape = query.shape(middle.inputs[1]) or ()
+    depthwise = query.attribute(middle, "group", 1) > 1 and len(shape) > 1 and shape[1] == 1
+    return depthwise and _layer_before(middle) is start and _is_thin_start(start, target)
+
+
 def _layer_before(node: ir.Node) -> ir.Node | None:
     """The nearest product in front of a node, along first inputs."""
-    value = node.inputs[0]
+    return _layer_of(node.inputs[0])
+
+
+def _layer_of(value: ir.Value | None) -> ir.Node | None:
+    """The nearest product that a value comes from, along first inputs."""
     while value is not None and (producer := value.producer()) is not None:
         rule = rule_of(producer)
         if rule is not None and rule.kind is Kind.PRODUCT:

@@ -15,7 +15,8 @@ ORT_CPU_ARM64 = replace(
     dynamic_recipe=W8.but(activations=DynamicScheme(), target="ort-cpu-arm64"),
     runs_here=False,
     softmax_floored=False,
-    placement=ORT_CPU_VNNI.placement[:-1],  # all but the floor
+    hard_swish_gated=False,
+    placement=ORT_CPU_VNNI.placement[:-2],  # all but HardSwish and the floor
     slow_activations={},
     slow_weights={"uint8": "kernels for weights with zero point 0 are left aside"},
     limits=(

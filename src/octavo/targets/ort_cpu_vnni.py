@@ -67,6 +67,9 @@ ORT_CPU_VNNI = Target(
     slow_with_add=frozenset({"LayerNormalization"}),
     softmax_spelled=True,
     softmax_floored=True,
+    gates=frozenset({"HardSigmoid"}),
+    hard_swish_gated=True,
+    shuffles_gathered=True,
     kernels={
         **dict.fromkeys(_FUSES | _MOVES, _EIGHT),
         **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather"), (*_EIGHT, "uint16")),
@@ -84,15 +87,19 @@ ORT_CPU_VNNI = Target(
     placement=(
         "QuantizeLinear on the output of every quantized Conv, behind its Relu or Clip, also before an Add",
         "zero point at the smallest integer behind Relu and Clip",
-        "a first Conv of few products in float, and a depthwise one behind it: Q of a picture costs more",
+        "a first Conv of few products in float, and a depthwise one behind it: Q of a picture costs more;"
+        " so is the third Conv of a first block whose input is added to its result",
+        "channels exchanged between groups (Reshape, Transpose, Reshape) as one Gather",
+        "HardSigmoid quantized where one result a channel scales a picture, and float elsewhere",
         "linear layers with an int32 bias and a float result",
         "parameters shared through MaxPool, nearest Resize and data movement",
         "a layer that stays float between quantized values is guarded: the runtime would round its weights",
         "ranges found at run time for MatMul, Gemm, Attention and LSTM only, with int8 weights",
         "a linear layer behind a gate reads its input in two passes of 8 bits, each row by its own scale",
         "the sum in front of a LayerNormalization as Sum: the runtime joins an Add with it, and is slower so",
+        "HardSwish as a product of integers: its gate is its input, cut off and read by another scale",
         "a floor under causally masked scores: exp of them would be no normal float, and Softmax slow",
     ),
     preparation=("batch normalization folded", "constants computed", "Gelu and LayerNormalization as one"),
-    sources=("measured: onnxruntime 1.31 on AVX512-VNNI, 1 thread; benchmarks/placement.py and the zoo",),
+    sources=("measured: onnxruntime 1.31 on AVX512-VNNI, 1 and 2 threads; benchmarks/placement.py, the zoo",),
 )  # fmt: skip

@@ -12,5 +12,7 @@ PORTABLE = replace(
     static_recipe=W8A8.but(weights=W8A8.weights.but(reduce_range=True), target="portable"),
     dynamic_recipe=W8.but(weights=W8.weights.but(reduce_range=True), target="portable"),
     runs_here=True,
+    hard_swish_gated=False,
+    placement=(*ORT_CPU_AVX2.placement[:-2], ORT_CPU_AVX2.placement[-1]),  # all but HardSwish
     sources=("the intersection of the other sheets of ONNX Runtime's CPU provider",),
 )

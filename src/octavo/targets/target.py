@@ -38,6 +38,9 @@ class Target:
     slow_with_add: frozenset[str] = frozenset()  # slower once the runtime has joined them with an Add
     softmax_floored: bool = False  # slow on masked scores, unless these are raised a little
     softmax_spelled: bool = False  # over an axis with two or more behind it, its parts are faster
+    gates: frozenset[str] = frozenset()  # float alone, worth it where one result a channel scales a picture
+    hard_swish_gated: bool = False  # faster as a product of integers with its input, cut off
+    shuffles_gathered: bool = False  # channels exchanged between groups are faster as one Gather
     # ---- what it accepts
     granularities: tuple[str, ...] = ("tensor", "channel", "block")  # of weights
     channel_ops: frozenset[str] | None = None  # ops whose weights may have a scale a channel; None: all

@@ -15,7 +15,8 @@ WEB = replace(
     dynamic_recipe=W8.but(weights=W8.weights.but(reduce_range=True), target="web"),
     runs_here=False,
     softmax_floored=False,
-    placement=ORT_CPU_AVX2.placement[:-1],  # all but the floor
+    hard_swish_gated=False,
+    placement=ORT_CPU_AVX2.placement[:-2],  # all but HardSwish and the floor
     limits=(
         "relaxed SIMD multiplies 8 by 7 bits, and what a browser makes of an eighth bit is its own affair",
         "one file of at most 2 GB; every byte is downloaded",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from octavo.calibration.engines import Engine
-from octavo.evaluation.latency import Ratio, interleaved, ratio
+from octavo.evaluation.latency import Ratio, interleaved, on_first_core, ratio, taking_turns
 from octavo.model.session import Session
 from octavo.tuning.fidelity import Fidelity, Part, Tally, judged, parts_of, tallies
 from octavo.tuning.split import Feed
@@ -109,8 +109,10 @@ def speeds(
 
     With one thread the time of the processor is that of the call, and what else the machine does is left out.
     """
-    sessions = [reference, *(Session.open(path, threads=threads) for path in models)]
+    config = taking_turns(threads)
+    sessions = [reference, *(Session.open(path, threads=threads, config=config) for path in models)]
     calls = [lambda session=session: session.run(sample) for session in sessions]
     clock = time.process_time if threads == 1 else time.perf_counter
-    taken = interleaved(calls, seconds=seconds, clock=clock)
+    with on_first_core(threads):
+        taken = interleaved(calls, seconds=seconds, clock=clock)
     return [ratio(taken[0], row) for row in taken[1:]]

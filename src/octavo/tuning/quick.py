@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from octavo.errors import OctavoError
+from octavo.evaluation.latency import on_first_core, taking_turns
 from octavo.model import io
 from octavo.model.samples import make, specs_of
 from octavo.model.session import Session
@@ -19,14 +20,16 @@ def quick_speed(model: str | Path, other: str | Path, threads: int | None = None
     """How many times as fast the other is, on a made-up input; None where that can't be found out."""
     try:
         sample = make(specs_of(io.load(model)), 0, {})
-        sessions = [Session.open(path, threads=threads) for path in (model, other)]
+        config = taking_turns(threads)
+        sessions = [Session.open(path, threads=threads, config=config) for path in (model, other)]
         for session in sessions:
             session.run(sample)
         ratios: list[float] = []
         end = time.monotonic() + SECONDS
-        while len(ratios) < ROUNDS or time.monotonic() < end:
-            taken = [_timed(session, sample) for session in sessions]
-            ratios.append(taken[0] / max(taken[1], 1e-12))
+        with on_first_core(threads):
+            while len(ratios) < ROUNDS or time.monotonic() < end:
+                taken = [_timed(session, sample) for session in sessions]
+                ratios.append(taken[0] / max(taken[1], 1e-12))
     except OctavoError:
         return None
     return float(np.median(ratios))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo import api
-from octavo.calibration.engines import Engine, engine_of
+from octavo.calibration.engines import Engine, engine_of, held
 from octavo.core import scratch
 from octavo.core.recipe import Pattern, Recipe
 from octavo.errors import OctavoError, RecipeError
@@ -95,8 +95,8 @@ def tune(
     chosen = find_target(target)
     base = _base(recipe, chosen, include, exclude, op_types)
     split = Split.of(data, loaded, samples)
-    with scratch.folder() as folder:
-        workers_ = engine_of(engine, workers, address, threads)
+    workers_ = engine_of(engine, workers, address, threads)
+    with scratch.folder() as folder, held(workers_):
         shop = Workshop(model, split, chosen, Path(folder), workers_, threads, tell, ends, stride, histograms)
         shop.float_bytes = io.weight_bytes(loaded) + query.constant_bytes(loaded)
         if exam is not None:

@@ -13,6 +13,7 @@ from octavo.core.plan import Plan
 from octavo.core.scheme import Method
 from octavo.core.stats import Stats
 from octavo.errors import OctavoError
+from octavo.evaluation.latency import taking_turns
 from octavo.model import io
 from octavo.model.session import Session
 from octavo.pipeline import Progress
@@ -170,4 +171,4 @@ def _joined(known: Stats, fresh: Stats) -> Stats:
 
 def _float_session(model: io.ModelSource, threads: int | None) -> Session:
     source = model if isinstance(model, str | Path) else io.load(model)
-    return Session.open(source, threads=threads)
+    return Session.open(source, threads=threads, config=taking_turns(threads))

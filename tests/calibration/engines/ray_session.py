@@ -25,12 +25,15 @@ os.environ.update(
 import numpy as np
 import ray
 from quantizing import convolutions
+from tuning.nets import conv_and_linear, samples
 
 import octavo
 from calibration.engines.jobs import Deadly, Killing, Refusing
 from octavo.calibration.engines.luggage import Luggage, open_luggage
 from octavo.calibration.engines.ray import RayEngine
 from octavo.errors import OctavoError
+from octavo.evaluation.latency import Ratio
+from octavo.tuning import tune, workshop
 
 
 def said(engine: RayEngine, job: Any) -> str:
@@ -68,6 +71,21 @@ def same_bits(scratch: Path) -> list[bool]:
     return [found[0] == found[1], found[2] == found[3], (scratch / "mark2").exists()]
 
 
+def tuned(scratch: Path) -> list[Any]:
+    """The automatic choice by both engines: statistics, trials and what is written; speeds are made up."""
+    same = Ratio(1.5, 1.5, 1.5)
+    workshop.speeds = lambda _, models, *rest, **more: [same] * len(models)  # type: ignore[assignment]
+    found, written = [], []
+    for engine in ("serial", "ray"):
+        path = scratch / f"{engine}.onnx"
+        one = tune(conv_and_linear(), samples(8), engine=engine, threads=1, output=path)
+        assert one.best is not None and one.result is not None and one.result.stats is not None
+        trials = [[trial.name, trial.sqnr_db, trial.agreement, trial.error] for trial in one.trials]
+        found.append([one.best.name, trials, one.result.stats.to_bytes()])
+        written.append(path.read_bytes())
+    return [*(ours == theirs for ours, theirs in zip(*found, strict=True)), len(set(written))]
+
+
 def main(scratch: Path) -> dict[str, Any]:
     ray.init(
         address="local",
@@ -89,6 +107,7 @@ def main(scratch: Path) -> dict[str, Any]:
         "copied": copied(),
         "workers": [RayEngine().workers, RayEngine(7).workers, RayEngine(threads=2).workers],
         "same bits": same_bits(scratch),
+        "tuned": tuned(scratch),
         "address": ray.get_runtime_context().gcs_address,
     }
 

@@ -58,6 +58,12 @@ def test_ray_gives_the_same_bits(found: dict[str, Any]) -> None:
 
 
 @needs_ray
+def test_the_automatic_choice_on_ray_finds_what_one_process_finds(found: dict[str, Any]) -> None:
+    same_choice, same_trials, same_statistics, files = found["tuned"]
+    assert (same_choice, same_trials, same_statistics, files) == (True, True, True, 1)
+
+
+@needs_ray
 def test_ray_stays_on_loopback_and_divides_its_processors(found: dict[str, Any]) -> None:
     assert found["address"].startswith("127.0.0.1:")
     assert found["workers"] == [2, 7, 1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -80,6 +80,12 @@ class Engine(Protocol):
         ends the workers. In this process a shard is done before the next is drawn.
         """
         ...
+
+
+def held(engine: Engine) -> AbstractContextManager[Any]:
+    """Keep what an engine works with (a connection) for all maps within, where it has such a thing."""
+    hold = getattr(engine, "held", None)
+    return nullcontext() if hold is None else hold()
 
 
 def cores() -> int:

@@ -73,6 +73,10 @@ class RayEngine:
             with contextlib.closing(_Crew(ray, workers, processors, arguments)) as crew:
                 yield from crew.work(elsewhere(shards), progress)
 
+    def held(self) -> contextlib.AbstractContextManager[Any]:
+        """Ray, connected for all maps within: one on this machine takes seconds to start."""
+        return _connected(self.address)
+
     def _shares(self, ray: Any) -> tuple[int, float, int]:
         """Workers, and for each its processors and its threads."""
         total = float(ray.cluster_resources().get("CPU", 1))
