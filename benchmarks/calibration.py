@@ -59,7 +59,7 @@ NETS: dict[str, tuple[Callable[[], Any], Callable[[int], list[Feed]], int]] = {
     "bert-base": (_nets.bert_base, _nets.texts, 50),
 }
 PARTS = ("turns", "stock", "memory")
-TURN = 5  # samples of a turn
+TURN = 10  # samples of a turn
 STRIDE = 16
 MOST = {"resnet50": {"minmax": 1.15, "histograms": 1.6}, "bert-base": {"minmax": 1.15, "histograms": 1.15}}
 MIN_STOCK, MAX_MEMORY, MAX_GROWTH = 3.0, 0.1, 1.05

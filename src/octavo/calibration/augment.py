@@ -84,6 +84,7 @@ def augment(proto: ModelProto, wanted: Mapping[str, Wanted], *, together: bool =
 
 _SEQUENCES_SINCE = 11
 _PACKS = 64
+_CHAIN = 8  # packs in one output
 _SOON = 4  # times the size of a pack
 _TOGETHER = 1 << 24  # values of all tensors that are returned as they are
 _GROUP = 1 << 16  # values of those in one output
@@ -122,12 +123,13 @@ def _packed(graph: GraphProto, numbers: Sequence[Found], writer: Writer) -> list
     """
     packs: list[Pack] = []
     nodes: list[list[NodeProto]] = []
-    for members in _divided(numbers, 1 if writer.opset < _SEQUENCES_SINCE else -(-len(numbers) // _PACKS)):
+    size = 1 if writer.opset < _SEQUENCES_SINCE else -(-len(numbers) // _PACKS)
+    for portions in _chained(_divided(numbers, size)):
+        members = [item for portion in portions for item in portion]
         names = [item.value for item in members]
         made: list[NodeProto] = []
         if members[0].images is not None:
-            channels = writer.node(made, "Concat", names, "pack", axis=1)
-            name = writer.node(made, "Flatten", [channels], "packed", axis=1)
+            name = writer.node(made, "Flatten", [_in_turn(made, portions, writer)], "packed", axis=1)
         elif writer.opset >= _SEQUENCES_SINCE:
             sequence = writer.node(made, "SequenceConstruct", names, "pack")
             name = writer.node(made, "ConcatFromSequence", [sequence], "packed", axis=0, new_axis=1)
@@ -139,6 +141,32 @@ def _packed(graph: GraphProto, numbers: Sequence[Found], writer: Writer) -> list
     for made in reversed(nodes):
         graph.node.extend(made)
     return packs
+
+
+def _in_turn(nodes: list[NodeProto], portions: Sequence[Sequence[Found]], writer: Writer) -> str:
+    """The channels of all portions in a row.
+
+    The first portion is joined last: of what a node reads, the runtime computes that first which was made by
+    a node that it has put in itself, as it does for pooling, and that of an earlier Concat after it.
+    """
+    row: list[str] = []
+    for portion in reversed(portions):
+        row = [writer.node(nodes, "Concat", [*(item.value for item in portion), *row], "pack", axis=1)]
+    return row[0]
+
+
+def _chained(packs: Sequence[list[Found]]) -> list[list[list[Found]]]:
+    """Packs of one form that follow each other, some for each output; numbers that stand alone stay apart."""
+    found: list[list[list[Found]]] = []
+    for pack in packs:
+        images = pack[0].images
+        last = found[-1] if found else []
+        before = last[-1][0].images if last else None
+        if images is not None and before is not None and images[0] == before[0] and len(last) < _CHAIN:
+            last.append(pack)
+        else:
+            found.append([pack])
+    return found
 
 
 def _divided(numbers: Sequence[Found], size: int) -> list[list[Found]]:

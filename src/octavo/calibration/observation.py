@@ -217,10 +217,11 @@ def _pooled_twice(
     nodes: Nodes, tensor: str, images: tuple[int | str, int], writer: Writer
 ) -> Iterable[Found]:
     low, high, _ = PARTS
+    most = writer.node(nodes, "GlobalMaxPool", [tensor], f"{tensor}/most")
+    yield Found(tensor, high, most, True, images=images)
     negative = writer.channelwise(nodes, tensor, images[1], -1, f"{tensor}/negative")
-    for part, value in ((low, negative), (high, tensor)):
-        most = writer.node(nodes, "GlobalMaxPool", [value], f"{tensor}/most")
-        yield Found(tensor, part, most, True, images=images, negated=part is low)
+    most = writer.node(nodes, "GlobalMaxPool", [negative], f"{tensor}/most")
+    yield Found(tensor, low, most, True, images=images, negated=True)
 
 
 def bodies_of(node: NodeProto) -> list[GraphProto]:

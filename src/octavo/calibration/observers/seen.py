@@ -44,7 +44,7 @@ class Seen:
         return Seen(np.concatenate([self.intervals, other.intervals]))
 
     def __len__(self) -> int:
-        return int(np.diff(self.intervals, axis=1).sum())
+        return sum(stop - start for start, stop in self.intervals.tolist())
 
     def to_bytes(self) -> bytes:
         """The intervals; their number follows from the length."""
