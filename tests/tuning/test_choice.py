@@ -10,7 +10,7 @@ import octavo
 from octavo.errors import OutputError, RecipeError
 from octavo.evaluation.latency import Ratio
 from octavo.tuning.candidates import Candidate
-from octavo.tuning.choice import pick
+from octavo.tuning.choice import pick, stored_could_win
 from octavo.tuning.trial import Demands, Drop, Score, Trial, Tuned
 
 
@@ -143,6 +143,13 @@ def test_the_front_leaves_out_what_is_beaten() -> None:
 def test_a_speed_below_float_is_missed_only_where_noise_does_not_explain_it() -> None:
     assert Demands().missed(trial("noisy", 0.95, 30, speed=Ratio(0.95, 0.8, 1.1))) is None
     assert "less than 1" in (Demands().missed(trial("slow", 0.9, 30, speed=Ratio(0.9, 0.85, 0.95))) or "")
+
+
+def test_what_may_be_slower_than_float_is_chosen_only_where_nothing_else_will_do() -> None:
+    doubtful = trial("doubtful", 1, 40, speed=Ratio(0.97, 0.94, 1.01))
+    assert chosen(doubtful, trial("sure", 1.02, 20)) == "sure"
+    assert chosen(doubtful, trial("wrong", 1.5, 20, error="it does not load")) == "doubtful"
+    assert stored_could_win([doubtful], Demands(), 100)
 
 
 def test_a_result_larger_than_float_misses_the_demands() -> None:

@@ -12,7 +12,8 @@ place in a hundred with another class weighs as much as 3 %. Where the places we
 round. A quarter of the bytes weighs as much as half the speed again. So a trial that is a third faster wins
 unless it is some 10 dB or 10 places in a hundred further off. With a limit on what a task may lose fidelity
 is settled, and speed and size alone count. Trials that are as fast as the one with the highest value, as far
-as measuring shows, count as equally fast, and the one that is best in all else is taken. A trial that only
+as measuring shows, count as equally fast, and the one that is best in all else is taken. One that may be a
+little slower than was demanded, within the noise, is taken only where none is fast enough. A trial that only
 stores weights has the speed of float, as it is float that runs; it has to win by its value. One that leaves a
 kind of operators float for speed is left aside where it is no faster than the one that it was to outrun.
 """
@@ -58,8 +59,7 @@ def standing(trial: Trial) -> float:
 
 def pick(trials: Sequence[Trial], demands: Demands) -> tuple[Trial, bool, str]:
     """The best, whether it meets the demands, and why it is this one."""
-    good = [trial for trial in trials if demands.missed(trial) is None]
-    good = [trial for trial in good if not _in_vain(trial, good)]
+    good = _good(trials, demands)
     if good:
         first = max(good, key=lambda trial: value(trial, demands))
         rivals = [trial for trial in good if alike(trial, first) and trial.runs_float <= first.runs_float]
@@ -73,6 +73,13 @@ def pick(trials: Sequence[Trial], demands: Demands) -> tuple[Trial, bool, str]:
     best = max(faithful, key=speed) if faithful else max(ran, key=_nearest)
     missed = "; ".join(f"{trial.name}: {demands.missed(trial)}" for trial in trials)
     return best, False, f"nothing meets the demands. {missed}"
+
+
+def _good(trials: Sequence[Trial], demands: Demands) -> list[Trial]:
+    """The trials that meet the demands; only those that are fast enough beyond doubt, if there are any."""
+    good = [trial for trial in trials if demands.missed(trial) is None]
+    good = [trial for trial in good if not _in_vain(trial, good)]
+    return [trial for trial in good if speed(trial) >= demands.min_speed] or good
 
 
 def _in_vain(trial: Trial, good: Sequence[Trial]) -> bool:
@@ -95,10 +102,10 @@ def alike(trial: Trial, other: Trial) -> bool:
 
 def stored_could_win(trials: Sequence[Trial], demands: Demands, float_bytes: int) -> bool:
     """Whether float itself with a quarter of its bytes may be worth more than all that meets the demands."""
-    good = [trial for trial in trials if demands.missed(trial) is None]
-    if not good:
+    good = _good(trials, demands)
+    best = max(good, key=lambda trial: value(trial, demands), default=None)
+    if best is None or speed(best) < demands.min_speed:
         return True
-    best = max(good, key=lambda trial: value(trial, demands))
     same = None if best.agreement is None else 1.0
     speed_of_float = Ratio(1.0, 1.0, 1.0)
     hoped = replace(best, speed=speed_of_float, sqnr_db=ENOUGH, agreement=same, bytes=float_bytes // 4)
