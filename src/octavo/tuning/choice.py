@@ -79,7 +79,12 @@ def _good(trials: Sequence[Trial], demands: Demands) -> list[Trial]:
     """The trials that meet the demands; only those that are fast enough beyond doubt, if there are any."""
     good = [trial for trial in trials if demands.missed(trial) is None]
     good = [trial for trial in good if not _in_vain(trial, good)]
-    return [trial for trial in good if speed(trial) >= demands.min_speed] or good
+    return [trial for trial in good if _least(trial) >= demands.min_speed] or good
+
+
+def _least(trial: Trial) -> float:
+    """The speed that a trial has beyond doubt."""
+    return speed(trial) if trial.runs_float or trial.speed is None else trial.speed.low
 
 
 def _in_vain(trial: Trial, good: Sequence[Trial]) -> bool:
@@ -104,7 +109,7 @@ def stored_could_win(trials: Sequence[Trial], demands: Demands, float_bytes: int
     """Whether float itself with a quarter of its bytes may be worth more than all that meets the demands."""
     good = _good(trials, demands)
     best = max(good, key=lambda trial: value(trial, demands), default=None)
-    if best is None or speed(best) < demands.min_speed:
+    if best is None or _least(best) < demands.min_speed:
         return True
     same = None if best.agreement is None else 1.0
     speed_of_float = Ratio(1.0, 1.0, 1.0)
