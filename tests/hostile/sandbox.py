@@ -8,6 +8,7 @@ tree before and after says what native code did.
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import os
 import pickle
@@ -29,6 +30,7 @@ CPU_SECONDS = 10
 MEMORY = 1 << 30
 FILE_SIZE = 256 << 20
 _PATIENCE = 120.0  # seconds of the clock, for a loaded machine
+_IDLE = 1.0  # seconds of CPU: a child that took no more in that time was waiting
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = frozenset(f"os.{name}" for name in (
@@ -126,9 +128,15 @@ class Sandbox:
         return found
 
 
-def _in_child(action: Callable[[], Any], allowed: tuple[Path, Path]) -> Outcome:
+def _in_child(action: Callable[[], Any], allowed: tuple[Path, Path], *, again: bool = True) -> Outcome:
+    """What an action does in a forked child.
+
+    A thread of the test's own process may hold a lock of a library while the fork is made, and the child then
+    waits for it forever. So one that hangs without computing gets a second chance.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryFile() as answer:
         child = os.fork()
         if child == 0:
@@ -136,6 +144,10 @@ def _in_child(action: Callable[[], Any], allowed: tuple[Path, Path]) -> Outcome:
         status = _wait(child)
         answer.seek(0)
         content = answer.read()
+    if status == -signal.SIGKILL and again:
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < _IDLE:
+            return _in_child(action, allowed, again=False)
     if status != 0 or not content:
         how = f"signal {-status}" if status < 0 else f"exit code {status}"
         raise AssertionError(f"the child ended with {how}: a crash, or a limit on time or memory")
@@ -159,6 +171,7 @@ def _wait(child: int) -> int:
 def _be_child(action: Callable[[], Any], allowed: tuple[Path, Path], answer: int) -> None:
     """Run, write the outcome, and leave without any of the parent's cleaning up."""
     breaches: list[str] = []
+    faulthandler.dump_traceback_later(_PATIENCE / 2)
     try:
         _limit()
         tempfile.tempdir = str(allowed[1])
