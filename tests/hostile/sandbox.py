@@ -9,6 +9,7 @@ tree before and after says what native code did.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import hashlib
 import os
 import pickle
@@ -30,7 +31,6 @@ CPU_SECONDS = 10
 MEMORY = 1 << 30
 FILE_SIZE = 256 << 20
 _PATIENCE = 120.0  # seconds of the clock, for a loaded machine
-_IDLE = 1.0  # seconds of CPU: a child that took no more in that time was waiting
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = frozenset(f"os.{name}" for name in (
@@ -128,15 +128,9 @@ class Sandbox:
         return found
 
 
-def _in_child(action: Callable[[], Any], allowed: tuple[Path, Path], *, again: bool = True) -> Outcome:
-    """What an action does in a forked child.
-
-    A thread of the test's own process may hold a lock of a library while the fork is made, and the child then
-    waits for it forever. So one that hangs without computing gets a second chance.
-    """
+def _in_child(action: Callable[[], Any], allowed: tuple[Path, Path]) -> Outcome:
     sys.stdout.flush()
     sys.stderr.flush()
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryFile() as answer:
         child = os.fork()
         if child == 0:
@@ -144,10 +138,6 @@ def _in_child(action: Callable[[], Any], allowed: tuple[Path, Path], *, again: b
         status = _wait(child)
         answer.seek(0)
         content = answer.read()
-    if status == -signal.SIGKILL and again:
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < _IDLE:
-            return _in_child(action, allowed, again=False)
     if status != 0 or not content:
         how = f"signal {-status}" if status < 0 else f"exit code {status}"
         raise AssertionError(f"the child ended with {how}: a crash, or a limit on time or memory")
@@ -171,6 +161,7 @@ def _wait(child: int) -> int:
 def _be_child(action: Callable[[], Any], allowed: tuple[Path, Path], answer: int) -> None:
     """Run, write the outcome, and leave without any of the parent's cleaning up."""
     breaches: list[str] = []
+    gc.freeze()  # a session of the parent's that is garbage would wait for its threads, which are not here
     faulthandler.dump_traceback_later(_PATIENCE / 2)
     try:
         _limit()
