@@ -11,6 +11,21 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
+def is_gate(node: ir.Node) -> bool:
+    """Whether a node has one result a channel, and all that read it multiply a whole picture by it.
+
+    Between the two there may be conversions.
+    """
+    result = node.outputs[0]
+    dims = shape(result) or ()
+    if len(dims) < 3 or any(d != 1 for d in dims[2:]) or result.is_graph_output():
+        return False
+    readers = list(result.consumers())
+    while readers and all(one.op_type in ("QuantizeLinear", "DequantizeLinear") for one in readers):
+        readers = [reader for one in readers for reader in one.outputs[0].consumers()]
+    return bool(readers) and all(is_op(reader, "Mul") for reader in readers)
+
+
 def gemm_channel(node: ir.Node) -> int:
     """Output channels of Gemm's B: rows when it is transposed, else columns."""
     return 0 if attribute(node, "transB", 0) else 1

@@ -28,7 +28,6 @@ from octavo.core.plan import (
     Shared,
     Skipped,
 )
-from octavo.core.qtypes import INT8, UINT8
 from octavo.core.recipe import DynamicScheme, Placement, Recipe, Style
 from octavo.core.scheme import Scheme
 from octavo.model import query
@@ -46,7 +45,7 @@ from octavo.ops import (
     rule_of,
 )
 from octavo.ops.hooks import clamp_bounds
-from octavo.planning import guards, hazards, legal, outliers, overrides, shuffles, weights
+from octavo.planning import guards, hazards, legal, outliers, overrides, spellings, weights
 from octavo.planning.accepted import accepts, fitted
 from octavo.planning.candidates import (
     Avoid,
@@ -112,9 +111,9 @@ class _Builder:
                 self._decide(node, leads)
         entries = overrides.apply(self.entries, self.recipe, self.model)
         legal.check(entries, self.nodes, self.quantized, self.recipe, self.q.target)
-        if self.q.target.shuffles_gathered and self.static and self.recipe.style is Style.QDQ:
-            for name in shuffles.find(self.nodes, self.quantized, entries):
-                self.quantized[name] = Quantized("Transpose", "Gather")
+        self.quantized |= dict(
+            spellings.respelled(self.nodes, self.quantized, entries, self.recipe, self.q.target)
+        )
         skipped = tuple(
             Skipped(node.name or "", node.op_type, self.reasons[node.name or ""])
             for node in self.nodes
@@ -417,25 +416,13 @@ class _Builder:
                 self._skip(node, "no quantized operator reads its result")
                 return
         form = form_of(rule, self.q)
-        product = "Mul" if self._is_gated(node) else node.op_type
         self.quantized[node.name or ""] = Quantized(
-            node.op_type, form.op_type if form is not None else product
+            node.op_type, form.op_type if form is not None else node.op_type
         )
         for i, value in enumerate(node.inputs):
             if value is not None:
                 self._input(node, rule, i, value)
         self._output(node, rule)
-
-    def _is_gated(self, node: ir.Node) -> bool:
-        """Whether a HardSwish is to be a product of integers: with its own input, cut off."""
-        scheme, target = self.recipe.activations, self.q.target
-        return (
-            node.op_type == "HardSwish"
-            and target.hard_swish_gated
-            and self.recipe.style is Style.QDQ
-            and isinstance(scheme, Scheme)
-            and scheme.qtype in (UINT8, INT8)
-        )
 
     def _passenger(self, node: ir.Node, rule: OpRule, leads: set[ir.Value]) -> None:
         """Data movement and clamps: quantized when their input is, with its parameters where values move."""

@@ -14,6 +14,7 @@ from octavo.core.recipe import DynamicScheme, Placement, Recipe, Style
 from octavo.core.scheme import Scheme
 from octavo.model import query
 from octavo.ops import Act, Form, Kind, OpRule, Table, Weight, rule_of
+from octavo.ops.hooks import is_gate
 from octavo.planning.select import Selection
 from octavo.targets import Target
 
@@ -238,7 +239,7 @@ def _weight_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | No
 
 def _target_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | None:
     target = question.target
-    if node.op_type in target.gates and _is_gate(node):
+    if node.op_type in target.gates and is_gate(node):
         return None
     stays = {**target.stays_float, **(target.dynamic_stays_float if question.dynamic else {})}
     if node.op_type in stays and not (node.op_type == "EmbedLayerNormalization" and question.dynamic):
@@ -261,19 +262,6 @@ def _target_refusal(node: ir.Node, rule: OpRule, question: Question) -> str | No
             if rule.blends is not None and rule.blends(node):
                 return "it blends values, and the runtime has no integer kernel for that"
             return None
-
-
-def _is_gate(node: ir.Node) -> bool:
-    """Whether a node has one result a channel, and all that read it multiply a whole picture by it."""
-    result = node.outputs[0]
-    dims = query.shape(result) or ()
-    return (
-        len(dims) > 2
-        and all(d == 1 for d in dims[2:])
-        and not result.is_graph_output()
-        and bool(result.consumers())
-        and all(query.is_op(reader, "Mul") for reader in result.consumers())
-    )
 
 
 def _product_refusal(node: ir.Node, target: Target) -> str | None:

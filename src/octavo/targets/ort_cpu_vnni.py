@@ -19,6 +19,9 @@ _FUSES = frozenset(
     }
 )  # fmt: skip
 
+HARD_SWISH = "HardSwish as a product of integers: its gate is its input, cut off and read by another scale"
+FLOOR = "a floor under causally masked scores: exp of them would be no normal float, and Softmax slow"
+
 ORT_CPU_VNNI = Target(
     name="ort-cpu-vnni",
     summary="ONNX Runtime, CPU provider, x86-64 with VNNI: uint8 activations, int8 weights per channel, QDQ",
@@ -97,8 +100,8 @@ ORT_CPU_VNNI = Target(
         "ranges found at run time for MatMul, Gemm, Attention and LSTM only, with int8 weights",
         "a linear layer behind a gate reads its input in two passes of 8 bits, each row by its own scale",
         "the sum in front of a LayerNormalization as Sum: the runtime joins an Add with it, and is slower so",
-        "HardSwish as a product of integers: its gate is its input, cut off and read by another scale",
-        "a floor under causally masked scores: exp of them would be no normal float, and Softmax slow",
+        HARD_SWISH,
+        FLOOR,
     ),
     preparation=("batch normalization folded", "constants computed", "Gelu and LayerNormalization as one"),
     sources=("measured: onnxruntime 1.31 on AVX512-VNNI, 1 and 2 threads; benchmarks/placement.py, the zoo",),

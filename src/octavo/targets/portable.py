@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from octavo.core.recipe import W8, W8A8
 from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
+from octavo.targets.ort_cpu_vnni import HARD_SWISH
 
 PORTABLE = replace(
     ORT_CPU_AVX2,
@@ -13,6 +14,6 @@ PORTABLE = replace(
     dynamic_recipe=W8.but(weights=W8.weights.but(reduce_range=True), target="portable"),
     runs_here=True,
     hard_swish_gated=False,
-    placement=(*ORT_CPU_AVX2.placement[:-2], ORT_CPU_AVX2.placement[-1]),  # all but HardSwish
+    placement=tuple(one for one in ORT_CPU_AVX2.placement if one != HARD_SWISH),
     sources=("the intersection of the other sheets of ONNX Runtime's CPU provider",),
 )

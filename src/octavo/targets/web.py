@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from octavo.core.recipe import W8, W8A8
 from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
+from octavo.targets.ort_cpu_vnni import FLOOR, HARD_SWISH
 
 WEB = replace(
     ORT_CPU_AVX2,
@@ -16,7 +17,7 @@ WEB = replace(
     runs_here=False,
     softmax_floored=False,
     hard_swish_gated=False,
-    placement=ORT_CPU_AVX2.placement[:-2],  # all but HardSwish and the floor
+    placement=tuple(one for one in ORT_CPU_AVX2.placement if one not in (HARD_SWISH, FLOOR)),
     limits=(
         "relaxed SIMD multiplies 8 by 7 bits, and what a browser makes of an eighth bit is its own affair",
         "one file of at most 2 GB; every byte is downloaded",

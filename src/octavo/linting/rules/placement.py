@@ -15,7 +15,7 @@ from octavo.linting import repairs
 from octavo.linting.finding import Fault, Repair, Severity, rule
 from octavo.linting.view import View, dq_of, is_q, is_stored, name, readers
 from octavo.model import query
-from octavo.ops.hooks import clamp_bounds
+from octavo.ops.hooks import clamp_bounds, is_gate
 
 _WARNING, _NOTE = Severity.WARNING, Severity.NOTE
 _ROUNDED = frozenset({"Conv", "ConvTranspose", "Gemm"})
@@ -116,8 +116,7 @@ def better_float(view: View) -> Iterator[Fault]:
         reason = view.target.stays_float.get(node.op_type)
         if reason is None or not node.inputs or dq_of(node.inputs[0]) is None:
             continue
-        dims = query.shape(node.outputs[0]) or ()
-        if node.op_type in view.target.gates and len(dims) > 2 and all(d == 1 for d in dims[2:]):
+        if node.op_type in view.target.gates and is_gate(node):
             continue
         if any(is_q(reader) for value in node.outputs for reader in value.consumers()):
             yield Fault(
