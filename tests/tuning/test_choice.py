@@ -150,6 +150,8 @@ def test_what_may_be_slower_than_float_is_chosen_only_where_nothing_else_will_do
     assert chosen(doubtful, trial("sure", 1.02, 20)) == "sure"
     assert chosen(doubtful, trial("wrong", 1.5, 20, error="it does not load")) == "doubtful"
     assert stored_could_win([doubtful], Demands(), 100)
+    noisy = trial("noisy", 1, 40, speed=Ratio(1.3, 0.9, 1.6))
+    assert chosen(noisy, trial("sure", 1.02, 20)) == "noisy"
 
 
 def test_a_result_larger_than_float_misses_the_demands() -> None:

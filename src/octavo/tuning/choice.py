@@ -12,8 +12,8 @@ place in a hundred with another class weighs as much as 3 %. Where the places we
 round. A quarter of the bytes weighs as much as half the speed again. So a trial that is a third faster wins
 unless it is some 10 dB or 10 places in a hundred further off. With a limit on what a task may lose fidelity
 is settled, and speed and size alone count. Trials that are as fast as the one with the highest value, as far
-as measuring shows, count as equally fast, and the one that is best in all else is taken. One that may be a
-little slower than was demanded, within the noise, is taken only where none is fast enough. A trial that only
+as measuring shows, count as equally fast, and the one that is best in all else is taken. One that is
+hardly as fast as was demanded, and may be slower, is taken only where no other will do. A trial that only
 stores weights has the speed of float, as it is float that runs; it has to win by its value. One that leaves a
 kind of operators float for speed is left aside where it is no faster than the one that it was to outrun.
 """
@@ -76,15 +76,17 @@ def pick(trials: Sequence[Trial], demands: Demands) -> tuple[Trial, bool, str]:
 
 
 def _good(trials: Sequence[Trial], demands: Demands) -> list[Trial]:
-    """The trials that meet the demands; only those that are fast enough beyond doubt, if there are any."""
+    """The trials that meet the demands; only those that do not owe it to the noise, if there are any."""
     good = [trial for trial in trials if demands.missed(trial) is None]
     good = [trial for trial in good if not _in_vain(trial, good)]
-    return [trial for trial in good if _least(trial) >= demands.min_speed] or good
+    return [trial for trial in good if not _is_doubtful(trial, demands)] or good
 
 
-def _least(trial: Trial) -> float:
-    """The speed that a trial has beyond doubt."""
-    return speed(trial) if trial.runs_float or trial.speed is None else trial.speed.low
+def _is_doubtful(trial: Trial, demands: Demands) -> bool:
+    """Whether a trial is hardly as fast as was demanded, and may be slower."""
+    if trial.runs_float or trial.speed is None:
+        return speed(trial) < demands.min_speed
+    return speed(trial) < demands.min_speed * (1 + ALIKE) and trial.speed.low < demands.min_speed
 
 
 def _in_vain(trial: Trial, good: Sequence[Trial]) -> bool:
@@ -109,7 +111,7 @@ def stored_could_win(trials: Sequence[Trial], demands: Demands, float_bytes: int
     """Whether float itself with a quarter of its bytes may be worth more than all that meets the demands."""
     good = _good(trials, demands)
     best = max(good, key=lambda trial: value(trial, demands), default=None)
-    if best is None or _least(best) < demands.min_speed:
+    if best is None or _is_doubtful(best, demands):
         return True
     same = None if best.agreement is None else 1.0
     speed_of_float = Ratio(1.0, 1.0, 1.0)
