@@ -18,6 +18,7 @@ Shapes = dict[str, tuple[int, ...]]
 IMAGE: Shapes = {"x": (1, 64, 56, 56)}
 TEXT: Shapes = {"x": (1, 128, 768)}
 FASTER, NO_SLOWER, GAINS = 1.05, 0.95, 1.1
+ANY, FEW, MANY = (1, 999), (1, 11), (12, 999)  # threads
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Rule:
     types: dict[str, dict[str, object]] = field(default_factory=dict)  # form → arguments of Micro
     integers: tuple[str, ...] = ()
     most: int = 100  # integer inputs are below it
+    threads: tuple[int, int] = ANY  # with how many it is claimed
+
+    def holds_with(self, threads: int) -> bool:
+        """Whether the rule is claimed for so many threads."""
+        return self.threads[0] <= threads <= self.threads[1]
 
     @property
     def forms(self) -> tuple[str, ...]:
@@ -468,17 +474,37 @@ RULES: tuple[Rule, ...] = (
         "zero point in the middle",
     ),
     Rule("int32 bias of Conv as fast as float", between(_bias), "int32 bias", "float bias", NO_SLOWER),
-    Rule("stem of 27 products, Relu", _stem(32, 3, "Relu"), "stem float", "stem Q", shapes=PICTURE),
-    Rule("depthwise behind a float stem", _stem(32, 3, "Relu"), "both float", "stem float", shapes=PICTURE),
-    Rule("first block with a float stem added", _first_block, "last float", "last Q", shapes=PICTURE),
-    Rule("stem of 27 products, SiLU", _stem(16, 3, "SiLU"), "stem float", "stem Q", shapes=PICTURE),
+    Rule(
+        "stem of 27 products, Relu", _stem(32, 3, "Relu"), "stem float", "stem Q",
+        shapes=PICTURE, threads=FEW,
+    ),
+    Rule(
+        "stem of 27 products, Relu, many threads", _stem(32, 3, "Relu"), "stem Q", "stem float",
+        shapes=PICTURE, threads=MANY,
+    ),
+    Rule(
+        "depthwise behind a float stem", _stem(32, 3, "Relu"), "both float", "stem float",
+        shapes=PICTURE, threads=FEW,
+    ),
+    Rule(
+        "first block with a float stem added", _first_block, "last float", "last Q",
+        shapes=PICTURE, threads=FEW,
+    ),
+    Rule(
+        "stem of 27 products, SiLU", _stem(16, 3, "SiLU"), "stem float", "stem Q",
+        shapes=PICTURE, threads=FEW,
+    ),
+    Rule(
+        "stem of 27 products, SiLU, many threads", _stem(16, 3, "SiLU"), "stem Q", "stem float",
+        shapes=PICTURE, threads=MANY,
+    ),
     Rule("stem of 147 products", _stem(64, 7, "Relu"), "stem Q", "stem float", shapes=PICTURE),
     Rule(
         "depthwise between 1x1", _depthwise, "depthwise Q", "depthwise float",
         shapes={"x": (1, 24, 56, 56)},
     ),
     Rule("2 groups", _grouped(2), "grouped Q", "grouped float"),
-    Rule("8 groups", _grouped(8), "grouped float", "grouped Q", NO_SLOWER),
+    Rule("8 groups", _grouped(8), "grouped float", "grouped Q", NO_SLOWER, threads=FEW),
     Rule("32 groups", _grouped(32), "grouped float", "grouped Q"),
     Rule("1x1 Conv of 8 products, not the first", _thin(8), "thin Q", "thin float"),
     Rule("1x1 Conv of 16 products", _thin(16), "thin Q", "thin float", NO_SLOWER),
@@ -538,7 +564,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("Gelu: float input", _gelu, "float input", "Q before Gelu", FASTER, TEXT),
     Rule("LayerNormalization stays float", _norm, "LayerNorm float", "LayerNorm Q", NO_SLOWER, TEXT),
-    Rule("sum before LayerNorm not joined with it", _joined, "Sum", "Add", FASTER, TEXT),
+    Rule("sum before LayerNorm not joined with it", _joined, "Sum", "Add", FASTER, TEXT, threads=FEW),
+    Rule("sum joined with LayerNorm, many threads", _joined, "Add", "Sum", NO_SLOWER, TEXT, threads=MANY),
     Rule("residual stream of a transformer float", _stream, "Add float", "Add Q", NO_SLOWER, TEXT),
     Rule("Softmax stays float", _attention, "products Q", "products Q, Softmax Q", FASTER, TEXT),
     Rule("products of attention stay float", _attention, "products float", "products Q", NO_SLOWER, TEXT),
@@ -551,6 +578,8 @@ RULES: tuple[Rule, ...] = (
         "tables: rows first, then DQ", _table, "Gather, DQ", "DQ, Gather", GAINS, {"ids": (1, 128)},
         integers=("ids",), most=30000,
     ),
-    Rule("LSTM of 512 at run time", _lstm(512), "dynamic", "float", GAINS, {"x": (32, 1, 512)}),
+    Rule(
+        "LSTM of 512 at run time", _lstm(512), "dynamic", "float", GAINS, {"x": (32, 1, 512)}, threads=FEW,
+    ),
     Rule("LSTM of 64 stays float", _lstm(64), "float", "dynamic", NO_SLOWER, {"x": (32, 1, 64)}),
 )  # fmt: skip

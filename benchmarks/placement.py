@@ -7,7 +7,8 @@
 A rule (`_rules.py`) claims that one form of a graph is at least so many times as fast as another. Both
 and the float graph take turns in one process, which is started afresh for each rule. With several runs
 (``--runs``) a rule is called broken only if it misses by more than a tenth in each of them: then the
-datasheet in ``octavo/targets`` is to be corrected.
+datasheet in ``octavo/targets`` is to be corrected. Rules that are claimed for few or for many threads only
+are measured with those.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ def main() -> int:
     leave_on_termination()
     rows: list[Figures] = []
     for threads in arguments.threads:
-        for index in arguments.indices:
+        claimed = [index for index in arguments.indices if RULES[index].holds_with(threads)]
+        for index in claimed:
             row = measure(index, threads, arguments)
             rows.append(row)
             print(f"{threads} · {row['rule']}: {holds(row)}", file=sys.stderr, flush=True)

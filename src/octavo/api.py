@@ -104,7 +104,7 @@ def quantize(
     run = replace(run, samples=samples if samples is not None else wanted.calibration_samples)
     if recipe is None and stats is None and wanted.is_static and _tells_means(data, run.samples):
         wanted = wanted.but(steps=(*wanted.steps, _USUAL_STEP))
-    return pipeline.quantize(model, data, wanted, chosen, run)
+    return pipeline.quantize(model, data, wanted, chosen.at(threads), run)
 
 
 def _tells_means(data: Any, limit: int | None) -> bool:
@@ -178,14 +178,18 @@ def plan(
     exclude: Sequence[Pattern] = (),
     op_types: Sequence[str] | None = None,
     prepare: PrepareOptions | None = PrepareOptions(),  # noqa: B008
+    threads: int | None = None,
 ) -> Plan:
-    """A dry run: what would be quantized, how, and what would stay float and why."""
+    """A dry run: what would be quantized, how, and what would stay float and why.
+
+    ``threads`` are those that the model will run with: with many of them some targets have other rules.
+    """
     selection = _Selection(style, tuple(include), tuple(exclude), op_types)
     wanted, chosen = _recipe(recipe, target, selection, static=static)
     loaded = io.load(model)
     query.refuse_unsupported(loaded)
     pipeline.ready(loaded, pipeline.needed_opset(wanted), prepare)
-    return pipeline.planned(loaded, wanted, chosen)[0]
+    return pipeline.planned(loaded, wanted, chosen.at(threads))[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -93,6 +93,29 @@ def test_in_a_small_picture_every_conv_is_quantized() -> None:
     assert set(plan.nodes) == {"First", "Depthwise", "Narrow", "Thin"}
 
 
+def test_with_many_threads_thin_first_layers_are_quantized_and_adds_stay() -> None:
+    few = octavo.plan(picture(64), target="ort-cpu-vnni", threads=11)
+    many = octavo.plan(picture(64), target="ort-cpu-vnni", threads=12)
+    assert "First" not in few.nodes
+    assert set(many.nodes) == {"First", "Depthwise", "Narrow", "Thin"}
+    assert "Residual" in octavo.plan(encoder(), target="ort-cpu-vnni", threads=2).guards
+    assert "Residual" not in octavo.plan(encoder(), target="ort-cpu-vnni", threads=16).guards
+
+
+def test_quantize_takes_the_rules_for_its_threads() -> None:
+    proto = picture(64)
+    samples = feeds_for(proto)
+    result = octavo.quantize(proto, samples, target="ort-cpu-vnni", threads=12)
+    assert "First" in result.plan.nodes
+    assert error(result, proto, samples) < 0.05
+
+
+@pytest.mark.parametrize("name", ["openvino", "ort-cpu-arm64", "web", "qnn"])
+def test_sheets_that_were_not_measured_with_many_threads_have_one_set_of_rules(name: str) -> None:
+    sheet = octavo.targets.target(name)
+    assert sheet.at(64) is sheet
+
+
 def test_a_mean_of_squares_stays_what_the_runtime_makes_a_norm_of() -> None:
     proto = model(
         [

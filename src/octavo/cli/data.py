@@ -62,6 +62,16 @@ def add_data(parser: argparse.ArgumentParser, *, required: bool = False) -> None
     )
 
 
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """The flag that says with how many threads a model will run."""
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=count,
+        help="threads that the model will run with: with a dozen other rules hold (default: few)",
+    )
+
+
 def count(text: str) -> int:
     """A whole number from 1 on."""
     try:

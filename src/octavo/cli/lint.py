@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from octavo.cli.console import Console
+from octavo.cli.data import add_threads
 from octavo.cli.paths import check_outputs, shown
 from octavo.cli.verb import Answer, Verb, as_json_text
 
@@ -17,6 +18,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         default="ort-cpu",
         help="what it runs on (default: ort-cpu; see octavo targets)",
     )
+    add_threads(parser)
     parser.add_argument(
         "--fix", metavar="OUT", help="write a copy in which faults that can be mended exactly are mended"
     )
@@ -27,9 +29,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
+    from octavo.targets import target
 
     check_outputs(options.model, {"--fix": options.fix})
-    found = octavo.lint(options.model, target=options.target, output=options.fix)
+    sheet = target(options.target).at(options.threads)
+    found = octavo.lint(options.model, target=sheet, output=options.fix)
     text = str(found)
     if options.fix is not None:
         text += f"\nwritten: {shown(options.fix)}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.cli.console import Console
+from octavo.cli.data import add_threads
 from octavo.cli.paths import check_outputs, shown, write_text
 from octavo.cli.selection import add_selection, op_types, recipe_of, target_of
 from octavo.cli.verb import Answer, Verb
@@ -20,6 +21,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tensors", action="store_true", help="list every tensor as well")
     add_selection(parser)
+    add_threads(parser)
     parser.add_argument(
         "--no-prepare", action="store_true", help="take the model as it is: no shapes, no folding"
     )
@@ -41,6 +43,7 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         exclude=tuple(options.exclude),
         include=tuple(options.include),
         op_types=op_types(options),
+        threads=options.threads,
         **more,
     )
     text = plan_table(plan, tensors=options.tensors)
@@ -63,6 +66,7 @@ compare two, edit a line, and carry it out with 'octavo quantize --plan'.""",
     examples=(
         "octavo plan model.onnx",
         "octavo plan model.onnx --dynamic --op-types MatMul",
+        "octavo plan model.onnx --threads 16",
         "octavo plan model.onnx -o plan.json --exclude '/head/*'",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --plan plan.json",
     ),

@@ -37,6 +37,7 @@ OPENVINO = replace(
     gates=frozenset(),
     hard_swish_gated=False,
     shuffles_gathered=False,
+    many_threads=None,
     refuses=_RECURRENT,
     contrib=False,
     kernels={},

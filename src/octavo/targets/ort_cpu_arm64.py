@@ -5,7 +5,7 @@ from dataclasses import replace
 from octavo.core.qtypes import INT8
 from octavo.core.recipe import W8, W8A8, DynamicScheme
 from octavo.core.scheme import Scheme
-from octavo.targets.ort_cpu_vnni import FLOOR, HARD_SWISH, ORT_CPU_VNNI
+from octavo.targets.ort_cpu_vnni import FLOOR, HARD_SWISH, MANY, ORT_CPU_VNNI
 
 ORT_CPU_ARM64 = replace(
     ORT_CPU_VNNI,
@@ -16,7 +16,8 @@ ORT_CPU_ARM64 = replace(
     runs_here=False,
     softmax_floored=False,
     hard_swish_gated=False,
-    placement=tuple(one for one in ORT_CPU_VNNI.placement if one not in (HARD_SWISH, FLOOR)),
+    many_threads=None,
+    placement=tuple(one for one in ORT_CPU_VNNI.placement if one not in (HARD_SWISH, FLOOR, MANY)),
     slow_activations={},
     slow_weights={"uint8": "kernels for weights with zero point 0 are left aside"},
     limits=(

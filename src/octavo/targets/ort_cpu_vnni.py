@@ -21,6 +21,7 @@ _FUSES = frozenset(
 
 HARD_SWISH = "HardSwish as a product of integers: its gate is its input, cut off and read by another scale"
 FLOOR = "a floor under causally masked scores: exp of them would be no normal float, and Softmax slow"
+MANY = "with 12 threads and more: thin first layers quantized too, and Add before LayerNormalization"
 
 ORT_CPU_VNNI = Target(
     name="ort-cpu-vnni",
@@ -73,6 +74,8 @@ ORT_CPU_VNNI = Target(
     gates=frozenset({"HardSigmoid"}),
     hard_swish_gated=True,
     shuffles_gathered=True,
+    many_threads=12,
+    with_many={"least_products": 0, "large_products": 0, "slow_with_add": frozenset()},
     kernels={
         **dict.fromkeys(_FUSES | _MOVES, _EIGHT),
         **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather"), (*_EIGHT, "uint16")),
@@ -102,7 +105,11 @@ ORT_CPU_VNNI = Target(
         "the sum in front of a LayerNormalization as Sum: the runtime joins an Add with it, and is slower so",
         HARD_SWISH,
         FLOOR,
+        MANY,
     ),
     preparation=("batch normalization folded", "constants computed", "Gelu and LayerNormalization as one"),
-    sources=("measured: onnxruntime 1.31 on AVX512-VNNI, 1 and 2 threads; benchmarks/placement.py, the zoo",),
+    sources=(
+        "measured: onnxruntime 1.31 on AVX512-VNNI, 1 and 2 threads; benchmarks/placement.py, the zoo",
+        "measured: onnxruntime 1.30 on AMX, 1, 4 and 16 threads; benchmarks/placement.py",
+    ),
 )  # fmt: skip

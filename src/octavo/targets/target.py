@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from octavo.core.recipe import Recipe, Style
 
@@ -41,6 +42,8 @@ class Target:
     gates: frozenset[str] = frozenset()  # float alone, worth it where one result a channel scales a picture
     hard_swish_gated: bool = False  # faster as a product of integers with its input, cut off
     shuffles_gathered: bool = False  # channels exchanged between groups are faster as one Gather
+    many_threads: int | None = None  # from so many on, other rules hold
+    with_many: Mapping[str, Any] = field(default_factory=dict)  # fields of this sheet, as they are then
     # ---- what it accepts
     granularities: tuple[str, ...] = ("tensor", "channel", "block")  # of weights
     channel_ops: frozenset[str] | None = None  # ops whose weights may have a scale a channel; None: all
@@ -66,6 +69,11 @@ class Target:
     placement: tuple[str, ...] = ()
     preparation: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+
+    def at(self, threads: int | None) -> Target:
+        """The sheet for models that run with so many threads; None: not known, and few are assumed."""
+        many = threads is not None and self.many_threads is not None and threads >= self.many_threads
+        return replace(self, **self.with_many) if many else self
 
     def takes(self, op_type: str) -> tuple[str, ...]:
         """The activation types that an operator may have here."""

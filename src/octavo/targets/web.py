@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from octavo.core.recipe import W8, W8A8
 from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
-from octavo.targets.ort_cpu_vnni import FLOOR, HARD_SWISH
+from octavo.targets.ort_cpu_vnni import FLOOR, HARD_SWISH, MANY
 
 WEB = replace(
     ORT_CPU_AVX2,
@@ -17,7 +17,8 @@ WEB = replace(
     runs_here=False,
     softmax_floored=False,
     hard_swish_gated=False,
-    placement=tuple(one for one in ORT_CPU_AVX2.placement if one not in (HARD_SWISH, FLOOR)),
+    many_threads=None,
+    placement=tuple(one for one in ORT_CPU_AVX2.placement if one not in (HARD_SWISH, FLOOR, MANY)),
     limits=(
         "relaxed SIMD multiplies 8 by 7 bits, and what a browser makes of an eighth bit is its own affair",
         "one file of at most 2 GB; every byte is downloaded",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo import api
-from octavo.calibration.engines import Engine, engine_of, held
+from octavo.calibration.engines import Engine, cores, engine_of, held
 from octavo.core import scratch
 from octavo.core.recipe import Pattern, Recipe
 from octavo.errors import OctavoError, RecipeError
@@ -92,7 +92,7 @@ def tune(
     query.refuse_unsupported(loaded)
     if output is not None:
         check_output(loaded, Path(output))
-    chosen = find_target(target)
+    chosen = find_target(target).at(threads if threads is not None else cores())
     base = _base(recipe, chosen, include, exclude, op_types)
     split = Split.of(data, loaded, samples)
     workers_ = engine_of(engine, workers, address, threads)

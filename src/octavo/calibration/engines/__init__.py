@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from octavo.calibration.engines.engine import ENGINES, Engine, FileJob, Job, divided, engine_of, held
+from octavo.calibration.engines.engine import ENGINES, Engine, FileJob, Job, cores, divided, engine_of, held
 
-__all__ = ["ENGINES", "Engine", "FileJob", "Job", "divided", "engine_of", "held"]
+__all__ = ["ENGINES", "Engine", "FileJob", "Job", "cores", "divided", "engine_of", "held"]
