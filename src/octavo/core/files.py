@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -168,8 +169,13 @@ def _restore(backup: Path, target: Path, was_there: bool) -> None:
 
 
 def _keep_mode(target: Path, temporary: Path) -> None:
-    if target.exists() and not target.is_symlink():
-        temporary.chmod(target.stat().st_mode & 0o7777)
+    """Give a new file the permissions of the one that it replaces, unless that is a link."""
+    try:
+        mode = target.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISLNK(mode):
+        temporary.chmod(mode & 0o7777)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -55,10 +55,10 @@ def sweep(folder: Path) -> None:
     if system() == _UNKNOWN:
         return
     try:
-        names = [path.name for path in folder.iterdir()]
+        names = os.listdir(folder)  # noqa: PTH208 -- names are all that is needed
     except OSError:
         return
-    ours = [found for name in names if (found := _OURS.fullmatch(name))]
+    ours = [found for name in names if name[0] == "." and (found := _OURS.fullmatch(name))]
     gone = [found for found in ours if is_abandoned(found["system"], found["process"])]
     for found in sorted(gone, key=lambda found: found["kind"] not in ("old", "new")):
         with contextlib.suppress(OSError):

@@ -74,6 +74,9 @@ class QType:
         """
         return 10 if self.bits in (8, 32) and not self.is_float else 21
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return qtype, (self.name,)  # copied or sent to another process, it is still the one of its name
 

@@ -19,5 +19,5 @@ def emit(model: ir.Model, plan: Plan, params: Params) -> None:
     """Write the plan into the model, in place, in the plan's style."""
     _STYLES[plan.style](model, plan, params)
     stored.write(model, plan, params)
-    if any(node.domain == "com.microsoft" for node in query.nodes(model)):
+    if "com.microsoft" in {node.domain for node in query.nodes(model)}:
         model.opset_imports.setdefault("com.microsoft", 1)

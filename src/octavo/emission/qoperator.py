@@ -18,7 +18,6 @@ from octavo.emission import names, special
 from octavo.emission.forms import Quantized, fill
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
-from octavo.model import query
 from octavo.model.query import opset
 from octavo.ops import MATMUL_TO_FLOAT, Form, rule_of
 from octavo.planning.listed_integers import PASSED
@@ -47,7 +46,7 @@ class Emitter:
     def run(self) -> None:
         """Write every node of the plan, in the order of the graph."""
         weights = [self.w.values[key.tensor] for key in self.plan.entries if self.w.is_stored(key)]
-        nodes = list(query.nodes(self.w.model))
+        nodes = list(self.w.nodes.values())
         early = self._early(nodes)
         for tensor, reader in self.plan.rounded:
             self._round(Key(tensor, reader))

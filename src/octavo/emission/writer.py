@@ -1,11 +1,12 @@
 """What all styles share: constants for scales and zero points, quantized weights, and where new nodes go.
 
-Nothing is decided here. Weights are quantized when their bytes are asked for, so that a model of many
-gigabytes passes through one tensor at a time.
+Nothing is decided here. All but small weights are quantized when their bytes are asked for, so that a model
+of many gigabytes passes through one tensor at a time.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -32,6 +33,7 @@ Axes = tuple[int, ...]
 
 _ARRAYS = (ArrayTensor, ir.Tensor)
 KEEP = 256 << 20  # bytes; the quantized weights of a smaller model stay in memory once computed
+_AT_ONCE = 1 << 16  # elements; to put off a smaller weight's computation costs more than to keep it
 
 
 class _Known(dict[Key, QParams]):
@@ -69,7 +71,7 @@ class Writer:
     def _named(self) -> dict[str, ir.Value]:
         found = {v.name or "": v for graph in query.graphs(self.model) for v in graph.inputs}
         found.update(query.initializers(self.model.graph))
-        for node in query.nodes(self.model):
+        for node in self.nodes.values():
             for value in node.outputs:
                 found[value.name or ""] = value
         return found
@@ -320,7 +322,10 @@ class Writer:
 def integers(
     origin: ir.Value, params: QParams, limits: tuple[int, int] | None, layout: Axes | None, keep: bool
 ) -> ir.TensorProtocol:
-    """The integers of a weight, computed when they are asked for; once, if they are to be kept."""
+    """The integers of a weight, computed when they are asked for; once, if they are to be kept.
+
+    What is kept and small is computed at once.
+    """
     source = origin.const_value
     if source is None:
         raise TableError(f"The weight {origin.name!r} has no content.")
@@ -335,6 +340,8 @@ def integers(
             whole = np.ascontiguousarray(whole.transpose(layout))
         return of_array(whole, dtype, shape)
 
+    if keep and math.prod(dims) <= _AT_ONCE:
+        return compute()
     return ir.LazyTensor(compute, dtype=dtype, shape=shape, cache=keep)
 
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx import TensorProto
 
 from octavo.errors import ModelError
-from octavo.model.tensors import byte_size
+from octavo.model.tensors import KINDS, byte_size
 from octavo.model.wire import Stretch
 
 MOST_NODES = 500_000
@@ -116,9 +116,10 @@ class _Walk:
     def nodes(self, nodes: Iterable[onnx.NodeProto], depth: int) -> None:
         """Nodes with all of their attributes."""
         for node in nodes:
-            _check_text(node, self.where)
+            attributes = list(node.attribute)
+            _check_text(node, attributes, self.where)
             _check_bodies(node, self.where)
-            for attribute in node.attribute:
+            for attribute in attributes:
                 if attribute.type not in _NUMBERS or attribute.ref_attr_name:
                     self.attribute(attribute, f"of node {node.name or node.op_type!r}", depth)
 
@@ -153,13 +154,14 @@ class _Walk:
     def tensor(self, tensor: onnx.TensorProto, place: str, apart: int | None = None) -> None:
         """A tensor: exactly one place for its content, and as much there as type and shape say."""
         name = f"The tensor {tensor.name!r} {place}".rstrip()
-        if tensor.HasField("segment"):
+        present = {field.name: value for field, value in tensor.ListFields()}
+        if "segment" in present:
             raise ModelError(f"{name} is stored in segments, which is not supported.")
-        dtype, shape = _dims(tensor, name)
-        filled = [one for one in _FIELDS if len(getattr(tensor, one))]
-        content = tensor.raw_data if tensor.HasField("raw_data") else b""
-        raw = len(content) if content or tensor.HasField("raw_data") else apart
-        external = tensor.data_location == TensorProto.EXTERNAL
+        dtype, shape = _dims(present.get("data_type", 0), tuple(present.get("dims", ())), name)
+        filled = [one for one in _FIELDS if one in present]
+        content = present.get("raw_data", b"")
+        raw = len(content) if "raw_data" in present else apart
+        external = present.get("data_location") == TensorProto.EXTERNAL
         if raw is not None:
             filled.append("raw_data")
         if external:
@@ -210,10 +212,10 @@ def _check_names(graph: onnx.GraphProto, where: str) -> None:
         raise ModelError(f"{where} has an initializer without a name.")
 
 
-def _check_text(node: onnx.NodeProto, where: str) -> None:
+def _check_text(node: onnx.NodeProto, attributes: Iterable[onnx.AttributeProto], where: str) -> None:
     """Refuse names that are no text: protobuf hands over as bytes what it can't decode."""
     texts = [node.op_type, node.domain, node.overload, node.name, *node.input, *node.output]
-    texts += [attribute.name for attribute in node.attribute]
+    texts += [attribute.name for attribute in attributes]
     try:
         "".join(texts)
     except TypeError:
@@ -246,12 +248,10 @@ def _refuse_twice(names: list[str], what: str) -> set[str]:
     return found
 
 
-def _dims(tensor: onnx.TensorProto, name: str) -> tuple[ir.DataType, tuple[int, ...]]:
-    try:
-        dtype = ir.DataType(tensor.data_type)
-    except ValueError as error:
-        raise ModelError(f"{name} has the unknown element type {tensor.data_type}.") from error
-    shape = tuple(tensor.dims)
+def _dims(kind: int, shape: tuple[int, ...], name: str) -> tuple[ir.DataType, tuple[int, ...]]:
+    dtype = KINDS.get(kind)
+    if dtype is None:
+        raise ModelError(f"{name} has the unknown element type {kind}.")
     if dtype == ir.DataType.UNDEFINED or (shape and min(shape) < 0) or len(shape) > 64:
         raise ModelError(f"{name} has an impossible type or shape: {dtype}, {list(shape[:64])}.")
     width = ir.DataType.UINT8 if dtype == ir.DataType.STRING else dtype

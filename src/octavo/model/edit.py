@@ -13,7 +13,7 @@ import onnx_ir as ir
 from octavo.model import query
 from octavo.model.names import Names, taken_names
 from octavo.model.scopes import detach
-from octavo.model.tensors import dims_of, of_array
+from octavo.model.tensors import ArrayTensor, dims_of, of_array
 
 
 class Editor:
@@ -46,7 +46,8 @@ class Editor:
             shape = ir.Shape(content.shape)
             tensor = of_array(np.asarray(content, order="C"), dtype, shape, name)
         else:
-            tensor, shape = content, ir.Shape(dims_of(content))
+            tensor = content
+            shape = content.shape if type(content) is ArrayTensor else ir.Shape(dims_of(content))
             tensor.name = name
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
         self.model.graph.initializers.add(value)
@@ -64,15 +65,13 @@ class Editor:
         domain: str = "",
     ) -> ir.Node:
         """A new node of one output; it is put nowhere yet."""
-        value = ir.Value(name=self.values.claim(output))
-        if dtype is not None:
-            value.type = ir.TensorType(dtype)
+        kind = ir.TensorType(dtype) if dtype is not None else None
         return ir.Node(
             domain,
             op_type,
             inputs,
             [_attribute(key, value) for key, value in attributes.items()] if attributes else (),
-            outputs=[value],
+            outputs=[ir.Value(name=self.values.claim(output), type=kind)],
             name=self.nodes.claim(name),
         )
 
@@ -97,7 +96,7 @@ class Editor:
             self.nodes.taken.discard(node.name or "")
             for value in read:
                 if value.is_initializer() and value.name and not value.uses() and not value.is_graph_output():
-                    self.model.graph.initializers.pop(value.name)
+                    del self.model.graph.initializers[value.name]
                     self.values.taken.discard(value.name)
 
 

@@ -27,10 +27,11 @@ def normalize(model: ir.Model) -> list[str]:
     _default_domain(model)
     _note(notes, inline_functions(model), "call{s} of model-local functions inlined")
     check_scopes(model)
-    _note(notes, _open_negative_sizes(model), "negative size{s} taken as unknown")
+    graphs = list(query.graphs(model))
+    _note(notes, _open_negative_sizes(graphs), "negative size{s} taken as unknown")
     if sort(model):
         notes.append("nodes put in topological order")
-    graphs = list(query.graphs(model))
+        graphs = list(query.graphs(model))
     _note(notes, _unique_names(graphs), "name{s} made unique")
     _note(notes, _inputs_to_constants(graphs), "initializer{s} no longer graph input{s}")
     for graph in graphs:
@@ -60,10 +61,10 @@ def _default_domain(model: ir.Model) -> None:
                 )
 
 
-def _open_negative_sizes(model: ir.Model) -> int:
+def _open_negative_sizes(graphs: list[ir.Graph]) -> int:
     """Exporters write -1 for a size that is not known; inference of shapes computes with it, and aborts."""
     count = 0
-    for graph in query.graphs(model):
+    for graph in graphs:
         for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
             dims = value.shape.dims if value.shape is not None else ()
             if any(isinstance(dim, int) and dim < 0 for dim in dims):

@@ -117,11 +117,15 @@ def element_type(value: ir.Value | None) -> ir.DataType | None:
     """The element type of a tensor, where it is known."""
     if value is None:
         return None
-    if value.type is not None and not isinstance(value.type, ir.TensorType):
-        return None
-    if value.dtype is not None and value.dtype != ir.DataType.UNDEFINED:
-        return value.dtype
-    return value.const_value.dtype if value.const_value is not None else None
+    kind = value.type
+    if kind is not None:
+        if not isinstance(kind, ir.TensorType):
+            return None
+        dtype = kind.dtype
+        if dtype is not None and dtype != ir.DataType.UNDEFINED:
+            return dtype
+    tensor = value.const_value
+    return tensor.dtype if tensor is not None else None
 
 
 def is_float(value: ir.Value | None) -> bool:

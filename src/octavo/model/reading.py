@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from octavo.model.tensors import Bytes, DataFile, MappedTensor, own_name
 
 SOURCE = "octavo.source"  # in model.meta: the path the model came from
 FILES = "octavo.files"  # in model.meta: every file that its weights are read from
+MESSAGE = "octavo.message"  # in model.meta: what a model that is normalized next was read from
 
 _MAP_LEAST = 16 << 10  # smaller weights are read at once
 # What onnx-ir and protobuf raise for messages that are well-formed and make no sense.
@@ -49,12 +51,13 @@ def from_path(path: Path, base_dir: Path | None = None, *, gather: bool = False)
             "quantize the .onnx file that it was made from."
         )
     try:
-        if path.is_dir():
+        real = path.resolve(strict=True)
+        mode = real.stat().st_mode
+        if stat.S_ISDIR(mode):
             inside = sorted(path.glob("*.onnx"))
             hint = f", for example {inside[0]}" if inside else ""
             raise ModelError(f"{path} is a folder; give the path of the .onnx file in it{hint}.")
-        real = path.resolve(strict=True)
-        if not real.is_file():
+        if not stat.S_ISREG(mode):
             raise ModelError(f"{path} is no regular file.")
         source = DataFile(real, keep=True)
         content = source.view()
@@ -179,7 +182,17 @@ def _build(
         _replace_tensors(model, lambda t: folder.tensor(t) if isinstance(t, ir.ExternalTensor) else t)
         folder.check(checksums)
     check_acyclic(model)
+    if gather and _is_plain(proto):
+        model.meta[MESSAGE] = proto
     return model
+
+
+def _is_plain(proto: onnx.ModelProto) -> bool:
+    """Whether a message has the nodes of the model in memory, as they are, and no notes about tensors."""
+    graph = proto.graph
+    if proto.functions or graph.value_info or any(entry.domain == "ai.onnx" for entry in proto.opset_import):
+        return False
+    return all(node.op_type != "Constant" and node.domain != "ai.onnx" for node in graph.node)
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -51,7 +51,7 @@ def _check_graph(graph: ir.Graph, outer: set[ir.Graph], version: int) -> None:
                     f"The {_label(node)} carries a graph in its attribute {name!r}, and {node.op_type} takes "
                     "none; the model is damaged: export it again."
                 )
-            if attribute.is_ref():
+            if attribute.ref_attr_name is not None:
                 raise ModelError(
                     f"The {_label(node)} refers to an attribute of a function outside of any function."
                 )

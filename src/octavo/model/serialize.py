@@ -37,11 +37,11 @@ _TYPE_IR = {
 }
 _LEAST_IR = 7
 _NUMBERS = frozenset({ir.Tensor, ir.TensorProtoTensor, ir.LazyTensor, MappedTensor, ArrayTensor})
-_PLAIN = {  # the fields of attributes that hold numbers
-    ir.AttributeType.INT: "i",
-    ir.AttributeType.INTS: "ints",
-    ir.AttributeType.FLOAT: "f",
-    ir.AttributeType.FLOATS: "floats",
+_PLAIN = {  # the fields of attributes that hold numbers, and whether several
+    ir.AttributeType.INT: ("i", False),
+    ir.AttributeType.INTS: ("ints", True),
+    ir.AttributeType.FLOAT: ("f", False),
+    ir.AttributeType.FLOATS: ("floats", True),
 }
 TYPED = "octavo.typed"  # tensor.meta: the content goes into the field of its type, where people look for it
 
@@ -68,7 +68,7 @@ def tensors(model: ir.Model) -> Iterable[ir.TensorProtocol]:
 
 def weight_bytes(model: ir.Model) -> int:
     """The size of all weights; nothing is read to tell it."""
-    return sum(tensor_bytes(tensor) for tensor in tensors(model))
+    return sum(map(tensor_bytes, tensors(model)))
 
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
@@ -197,10 +197,10 @@ def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
     else:
         proto = graph.node.add()
         proto.op_type = node.op_type
-        if node.domain:
-            proto.domain = node.domain
-        if node.name:
-            proto.name = node.name
+        if domain := node.domain:
+            proto.domain = domain
+        if name := node.name:
+            proto.name = name
         proto.input.extend(["" if value is None else value.name for value in node.inputs])
         outputs = [value.name or "" for value in node.outputs]
         while outputs and not outputs[-1]:
@@ -212,18 +212,23 @@ def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
 
 def _add_attribute(node: onnx.NodeProto, attribute: ir.Attr) -> None:
     """Add an attribute; most are numbers or graphs and get a short way."""
-    field = _PLAIN.get(attribute.type)
+    proto, kind = node.attribute.add(), attribute.type
+    plain = _PLAIN.get(kind)
     if attribute.ref_attr_name is not None:
-        ir.serde.serialize_reference_attribute_into(node.attribute.add(), attribute)
+        ir.serde.serialize_reference_attribute_into(proto, attribute)
     elif attribute.doc_string:
-        ir.serde.serialize_attribute_into(node.attribute.add(), attribute)
-    elif field is not None:
-        node.attribute.add(name=attribute.name, type=attribute.type, **{field: attribute.value})
-    elif attribute.type == ir.AttributeType.GRAPH and not attribute.value.initializers:
-        proto = node.attribute.add(name=attribute.name, type=attribute.type.value)
+        ir.serde.serialize_attribute_into(proto, attribute)
+    elif plain is not None:
+        proto.name, proto.type = attribute.name, kind
+        if plain[1]:
+            getattr(proto, plain[0]).extend(attribute.value)
+        else:
+            setattr(proto, plain[0], attribute.value)
+    elif kind == ir.AttributeType.GRAPH and not attribute.value.initializers:
+        proto.name, proto.type = attribute.name, kind
         _fill_graph(proto.g, attribute.value)
     else:
-        ir.serde.serialize_attribute_into(node.attribute.add(), attribute)
+        ir.serde.serialize_attribute_into(proto, attribute)
 
 
 def _fill_graph(proto: onnx.GraphProto, graph: ir.Graph) -> None:
@@ -251,10 +256,14 @@ def add_info(infos: Any, value: ir.Value) -> None:
     info.name = value.name
     tensor = info.type.tensor_type
     tensor.elem_type = kind.dtype
-    dims = tensor.shape.dim
-    tensor.shape.SetInParent()
+    sizes = tensor.shape
+    sizes.SetInParent()
     for index, dim in enumerate(shape.dims):
-        size = dims.add(dim_value=dim) if isinstance(dim, int) else dims.add(dim_param=dim.value)
+        size = sizes.dim.add()
+        if isinstance(dim, int):
+            size.dim_value = dim
+        elif dim.value is not None:
+            size.dim_param = dim.value
         if denotation := shape.get_denotation(index):
             size.denotation = denotation
 

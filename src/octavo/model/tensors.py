@@ -25,7 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 _CHUNK = 16 << 20
 _AT_ONCE = 1 << 20  # bytes; to map so small a file for each read costs more than to keep it
 
-_KINDS: dict[int, ir.DataType] = {int(kind): kind for kind in ir.DataType}
+KINDS: dict[int, ir.DataType] = {int(kind): kind for kind in ir.DataType}  # by number, for a quick look
 _PLAIN: dict[np.dtype[Any], ir.DataType] = {
     np.dtype(kind.numpy()): kind
     for kind in (
@@ -226,7 +226,7 @@ def of_array(
 
 def element_type(tensor: ir.TensorProtocol) -> ir.DataType:
     """A tensor's element type; one in protobuf looks it up in an enumeration each time it is asked."""
-    return _KINDS[tensor.raw.data_type] if type(tensor) is ir.TensorProtoTensor else tensor.dtype
+    return KINDS[tensor.raw.data_type] if type(tensor) is ir.TensorProtoTensor else tensor.dtype
 
 
 def byte_size(dtype: ir.DataType, shape: tuple[int, ...]) -> int:

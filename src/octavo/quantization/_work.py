@@ -279,5 +279,11 @@ def written(job: Job, ranges: Mapping[str, Range]) -> ir.Model:
 
 
 def save(model: ir.Model, output: str | Path, use_external_data_format: bool) -> None:
-    """Write the model: it appears as a whole or not at all, and an older file is replaced."""
+    """Write the model: it appears as a whole or not at all, and an older file is replaced.
+
+    The model is of no more use then: it lets go of its weights at once, and need not wait for Python's
+    collector of cycles to do so.
+    """
     io.save(model, output, external_data=use_external_data_format or None)
+    for value in query.initializers(model.graph).values():
+        value.const_value = None

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 
 from octavo.errors import ModelError
@@ -29,6 +30,7 @@ from octavo.model.prepare import batch_norm, constants, fusions, pooling, shapes
 from octavo.model.prepare.opset import raise_opset
 from octavo.model.prepare.report import Change, PrepareReport
 from octavo.model.prepare.resizing import check_resizes
+from octavo.model.reading import MESSAGE
 from octavo.model.scopes import remove_unused
 from octavo.model.stored import restore
 
@@ -71,13 +73,14 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     """Prepare a model in place; returns what was done."""
     wanted = options if options is not None else PrepareOptions()
     log = _Log()
+    message = model.meta.pop(MESSAGE, None)
     done = normalize(model)
     log.put("normalize", len(done), ", ".join(done).replace("{", "(").replace("}", ")"))
     if wanted.opset is not None and query.opset(model) < wanted.opset:
         _raise_opset(model, wanted.opset, log)
     if wanted.runtime_optimization:
         _optimize(model, log)
-    _infer(model, wanted, log)
+    _infer(model, wanted, log, None if log.changes else message)
     if wanted.remove_no_ops:
         log.put("no-ops", constants.remove_no_ops(model), "{n} nodes without effect removed")
     if wanted.fold_constants:
@@ -113,9 +116,11 @@ def _raise_opset(model: ir.Model, to: int, log: _Log) -> None:
     log.put("opset", max(count, 1), f"opset {before} raised to {to}, {count} nodes rewritten")
 
 
-def _infer(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
+def _infer(
+    model: ir.Model, wanted: PrepareOptions, log: _Log, message: onnx.ModelProto | None = None
+) -> None:
     if wanted.onnx_shapes:
-        count, notes = shapes.infer(model)
+        count, notes = shapes.infer(model, message)
         log.put("shapes", count, "{n} tensors known better", notes)
 
 

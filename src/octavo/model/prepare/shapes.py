@@ -22,15 +22,19 @@ from octavo.core import scratch
 from octavo.model import query
 from octavo.model.serialize import add_info, content, is_text, skeleton, tensor_bytes, tensor_header
 from octavo.model.session import runtime_ir_limit
+from octavo.model.tensors import KINDS
 
 _SMALL = 4096  # bytes; constants up to this size are shown to inference, which reads shapes from them
 _PATIENCE = 300  # seconds for symbolic inference
 
 
-def infer(model: ir.Model) -> tuple[int, list[str]]:
-    """Run ONNX shape inference; returns how many tensors are known better, and notes."""
+def infer(model: ir.Model, message: onnx.ModelProto | None = None) -> tuple[int, list[str]]:
+    """Run ONNX shape inference; returns how many tensors are known better, and notes.
+
+    ``message`` is what the model was read from, if nothing has changed since: then its nodes are at hand.
+    """
     try:
-        inferred = onnx.shape_inference.infer_shapes(_without_weights(model), data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(_without_weights(model, message), data_prop=True)
     except Exception as error:  # the C++ side raises many kinds
         return 0, [f"ONNX shape inference stopped: {_first_line(error)}"]
     return _merge(model, inferred), []
@@ -86,20 +90,33 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _without_weights(model: ir.Model) -> onnx.ModelProto:
-    proto = skeleton(model, runtime_ir_limit())
+def _without_weights(model: ir.Model, message: onnx.ModelProto | None = None) -> onnx.ModelProto:
+    proto = skeleton(model, runtime_ir_limit()) if message is None else _structure(message)
+    inputs, initializers = proto.graph.input, proto.graph.initializer
     for name, value in query.initializers(model.graph).items():
         tensor = content(name, value)
         if tensor_bytes(tensor) > _SMALL:
-            add_info(proto.graph.input, value)
+            add_info(inputs, value)
         elif type(tensor) is ir.TensorProtoTensor:
-            proto.graph.initializer.append(tensor.raw)
-            proto.graph.initializer[-1].name = name
+            initializers.append(tensor.raw)
+            if tensor.raw.name != name:
+                initializers[-1].name = name
         else:
             header = tensor_header(name, tensor)
             if not is_text(tensor):
                 header.raw_data = tensor.tobytes()
-            proto.graph.initializer.append(header)
+            initializers.append(header)
+    return proto
+
+
+def _structure(message: onnx.ModelProto) -> onnx.ModelProto:
+    """The nodes of a message with what goes in and comes out, as :func:`skeleton` would write them."""
+    proto = onnx.ModelProto(ir_version=runtime_ir_limit(), opset_import=message.opset_import)
+    graph, read = proto.graph, message.graph
+    graph.name = read.name or "graph"
+    graph.node.extend(read.node)
+    graph.input.extend(read.input)
+    graph.output.extend(read.output)
     return proto
 
 
@@ -153,7 +170,7 @@ def _fill(value: ir.Value, found: onnx.TypeProto) -> bool:
 
 def _fill_tensor(value: ir.Value, found: onnx.TypeProto.Tensor) -> bool:
     """The usual case, in short: nothing was known, and it is a tensor."""
-    value.type = ir.TensorType(ir.DataType(found.elem_type))
+    value.type = ir.TensorType(KINDS[found.elem_type])
     if found.HasField("shape"):
         value.shape = ir.Shape([dim.dim_value or _size(dim) for dim in found.shape.dim])
     return True

@@ -15,7 +15,7 @@ from octavo.model import query
 from octavo.model.edit import Editor
 from octavo.model.prepare.constants import remove_no_ops
 from octavo.model.query import subgraphs
-from octavo.model.tensors import own_name
+from octavo.model.tensors import element_type, own_name
 
 WIDE = ir.DataType.FLOAT
 NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
@@ -75,7 +75,7 @@ def _has_narrow(model: ir.Model) -> bool:
     """Whether there is anything to do, by a look at each value that costs next to nothing."""
     for graph in query.graphs(model):
         tensors = (v.const_value for v in query.initializers(graph).values())
-        if any(t is not None and t.dtype in NARROW for t in tensors):
+        if any(t is not None and element_type(t) in NARROW for t in tensors):
             return True
         if any(_is_narrow(v.type) for v in graph.inputs):
             return True
@@ -83,8 +83,9 @@ def _has_narrow(model: ir.Model) -> bool:
         attributes = query.attributes(node)
         if attributes and any(map(_names_narrow, attributes.values())):
             return True
-        if any(_is_narrow(v.type) for v in node.outputs):
-            return True
+        for value in node.outputs:
+            if _is_narrow(value.type):
+                return True
     return False
 
 
@@ -96,9 +97,10 @@ def _is_narrow(kind: ir.TypeProtocol | None) -> bool:
 
 
 def _names_narrow(attribute: ir.Attr) -> bool:
-    if attribute.type == ir.AttributeType.TENSOR:
+    kind = attribute.type
+    if kind == ir.AttributeType.TENSOR:
         return not attribute.is_ref() and attribute.value.dtype in NARROW
-    is_number = attribute.type == ir.AttributeType.INT
+    is_number = kind == ir.AttributeType.INT
     return is_number and attribute.name in _TYPE_ATTRIBUTES and attribute.value in NARROW
 
 
