@@ -28,12 +28,12 @@ def known_steps() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(NAMES), tuple(name for name in NAMES if step_class(name).phase is not Phase.PLAN)
 
 
-def step_variants() -> dict[str, tuple[str, ...]]:
-    """Which steps a variant takes."""
+def step_variants() -> dict[str, tuple[str, ...] | None]:
+    """Which steps a variant takes; None: those that are taken where nothing is said."""
     every, free = known_steps()
     single = {name: (name,) for name in every}
     sequential = {"bias-correction:sequential": ("bias-correction:sequential",)}
-    return {"plain": (), **single, **sequential, "free": free, "all": every}
+    return {"plain": (), "default": None, **single, **sequential, "free": free, "all": every}
 
 
 STEPS = step_variants()
@@ -68,8 +68,9 @@ def task_octavo(payload: Figures) -> Figures:
     elif MODELS[payload["model"]].dynamic:
         result = octavo.quantize(source, output=output)
     else:
-        steps = tuple(payload["steps"])
-        result = octavo.quantize(source, feeds, recipe=recipe.but(steps=steps), output=output)
+        steps, said = payload["steps"], payload["per"] != "channel"
+        wanted = recipe.but(steps=tuple(steps or ())) if said or steps is not None else None
+        result = octavo.quantize(source, feeds, recipe=wanted, output=output)
     figures["seconds"] = time.perf_counter() - began
     reports = [_report(report) for report in result.steps]
     operators = len(result.model.graph)

@@ -6,13 +6,14 @@
     python benchmarks/accuracy.py --zoo PATH --robust              # three disjoint calibration sets of 64
     python benchmarks/accuracy.py --zoo PATH --fragile             # rules for fragile patterns, on and off
 
-Variants: ``float``; ``plain`` (no step); every step of ``octavo steps`` by itself and
-``bias-correction:sequential``; ``free`` (all steps that cost no speed) and ``all`` (every step); ``auto``
-(``octavo.tune``, nothing else said); ``stock-best`` (onnxruntime.quantization at its best settings);
-``nncf`` and ``nncf-mixed`` (NNCF, default and mixed preset; ``--nncf-python`` names the interpreter that has
-it). All see the same calibration samples (256, or as many as the zoo has) and are judged on the same samples
-by the zoo's metric; each runs in a process of its own. With ``--cache`` models and figures are kept and found
-again, so that a long run can be split and resumed; empty the folder when the code has changed.
+Variants: ``float``; ``plain`` (no step); ``default`` (``octavo.quantize``, nothing else said); every step of
+``octavo steps`` by itself and ``bias-correction:sequential``; ``free`` (all steps that cost no speed) and
+``all`` (every step); ``auto`` (``octavo.tune``, nothing else said); ``stock-best``
+(onnxruntime.quantization at its best settings); ``nncf`` and ``nncf-mixed`` (NNCF, default and mixed preset;
+``--nncf-python`` names the interpreter that has it). All see the same calibration samples (256, or as many as
+the zoo has) and are judged on the same samples by the zoo's metric; each runs in a process of its own. With
+``--cache`` models and figures are kept and found again, so that a long run can be split and resumed; empty
+the folder when the code has changed.
 
 "− float" is paired on the same samples, with a standard error where the metric has one. "s" are seconds of
 quantizing without those of making samples; "speed" is measured in turns with float, on one thread. "local

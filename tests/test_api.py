@@ -300,7 +300,7 @@ def test_mixed_precision_in_one_model_runs(path: Path) -> None:
     assert error(result, proto, data) < 0.03
 
 
-def test_mean_shifts_are_corrected_where_there_are_samples_enough_to_tell_them() -> None:
+def test_the_usual_steps_are_taken_where_there_are_samples_enough_for_them(tmp_path: Path) -> None:
     class Again:
         """Data that does not tell its length."""
 
@@ -316,6 +316,17 @@ def test_mean_shifts_are_corrected_where_there_are_samples_enough_to_tell_them()
     def samples(count: int) -> list[dict[str, Any]]:
         return [{"x": np.random.default_rng(i).random((1, 3, 8, 8), np.float32)} for i in range(count)]
 
-    assert steps(samples(8)) == steps(Again(8)) == steps(iter(samples(8))) == ["bias-correction"]
+    def folder(count: int) -> Path:
+        made = tmp_path / str(count)
+        made.mkdir()
+        for i, sample in enumerate(samples(count)):
+            np.savez(made / f"{i}.npz", **sample)
+        return made
+
+    both = ["clip", "bias-correction"]
+    assert steps(samples(32)) == steps(Again(32)) == steps(folder(32)) == both
+    assert steps(iter(samples(32))) == both
+    assert steps(samples(8)) == steps(Again(31)) == steps(folder(31)) == ["bias-correction"]
+    assert steps(samples(32), samples=31) == ["bias-correction"]
     assert steps(samples(7)) == steps(Again(7)) == steps(samples(20), samples=4) == []
-    assert steps(samples(8), recipe="W8A8") == []
+    assert steps(samples(32), recipe="W8A8") == []

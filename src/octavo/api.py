@@ -31,8 +31,7 @@ from octavo.targets import target as find_target
 
 ModelSource = io.ModelSource
 
-_USUAL_STEP = "bias-correction"
-_ENOUGH = 8  # samples, for a mean
+_USUAL_STEPS = {"clip": 32, "bias-correction": 8}  # and how many samples each needs at least
 
 
 def quantize(
@@ -67,8 +66,9 @@ def quantize(
     With ``data`` (an iterable of ``{input name: array}``, a reader with ``get_next()``, or a path)
     activations are calibrated; without, they are quantized while the model runs. ``recipe`` is a
     :class:`Recipe`, the name of a preset or a file; left out, the target's own. ``plan`` carries out a plan
-    made before. Where neither is given and the data has enough samples, mean shifts are corrected (the step
-    ``bias-correction``, which costs nothing). With ``output`` the result is written, checked there, and only
+    made before. Where neither is given, ranges are chosen by the error behind them if there are 32 samples or
+    more, and mean shifts are corrected if there are 8 (the steps ``clip`` and ``bias-correction``, which cost
+    the model nothing). With ``output`` the result is written, checked there, and only
     then put in place. ``stats`` of :func:`calibrate` (or their file) take the place of data. ``engine`` is
     where calibration runs: ``serial``, ``processes`` (as many ``workers`` as cores), ``ray`` (at an
     ``address``), or ``auto``. With a ``stride`` histograms count every so many-th value, and extremes are
@@ -102,21 +102,28 @@ def quantize(
     static = data is not None or stats is not None
     wanted, chosen = _recipe(recipe, target, selection, static=static)
     run = replace(run, samples=samples if samples is not None else wanted.calibration_samples)
-    if recipe is None and stats is None and wanted.is_static and _tells_means(data, run.samples):
-        wanted = wanted.but(steps=(*wanted.steps, _USUAL_STEP))
+    if recipe is None and stats is None and wanted.is_static:
+        usual = (step for step, least in _USUAL_STEPS.items() if _has(least, data, run.samples))
+        wanted = wanted.but(steps=(*wanted.steps, *usual))
     return pipeline.quantize(model, data, wanted, chosen.at(threads), run)
 
 
-def _tells_means(data: Any, limit: int | None) -> bool:
-    """Whether data has enough samples for means; what can be gone through only once is taken to have."""
-    if limit is not None and limit < _ENOUGH:
+def _has(least: int, data: Any, limit: int | None) -> bool:
+    """Whether data has enough samples; a file, and what can be gone through only once, is taken to have."""
+    if limit is not None and limit < least:
         return False
-    if isinstance(data, str | bytes | Path) or not isinstance(data, Sized | Iterable):
+    if isinstance(data, str | Path):
+        return not Path(data).is_dir() or _many(least, Path(data).iterdir())
+    if isinstance(data, bytes) or not isinstance(data, Sized | Iterable):
         return True
     if isinstance(data, Sized):
-        return len(data) >= _ENOUGH
+        return len(data) >= least
     again = iter(data)
-    return again is data or sum(1 for _ in itertools.islice(again, _ENOUGH)) == _ENOUGH
+    return again is data or _many(least, again)
+
+
+def _many(least: int, entries: Iterable[Any]) -> bool:
+    return sum(1 for _ in itertools.islice(entries, least)) == least
 
 
 def convert_qat(

@@ -163,7 +163,7 @@ def test_errors_behind_a_function_are_those_of_values_put_through_it(name: str) 
         zero = np.rint(-low / scale)
         stored = (np.clip(np.rint(values / scale) + zero, 0, 255) - zero) * scale
         expected = np.mean((f(stored) - f(values)) ** 2)
-        assert spread.squared_error(low, high, scheme)[0] == pytest.approx(expected, rel=0.1)
+        assert spread.error(low, high, scheme)[0] == pytest.approx(expected, rel=0.1)
 
 
 def test_scores_are_judged_behind_their_sigmoid() -> None:
@@ -186,3 +186,23 @@ def test_scores_are_judged_behind_their_sigmoid() -> None:
     top = max(float(run(proto, f)["y"].max()) for f in samples)
     found = max(float(run(result, f)["y"].max()) for f in samples)
     assert abs(top - found) < 0.03  # what is sure stays sure
+
+
+def test_one_loud_sample_of_many_does_not_decide_the_range() -> None:
+    rng = np.random.default_rng(5)
+    w = rng.standard_normal((12, 8)).astype(np.float32)
+    proto = model(
+        [node("Gemm", ["x", "w"], ["y"], "fc", transB=1)],
+        [tensor("x", ["n", 8])],
+        [tensor("y", ["n", 12])],
+        {"w": w},
+    )
+    samples = [{"x": rng.uniform(-1, 1, (64, 8)).astype(np.float32)} for _ in range(40)]
+    samples[7]["x"] *= 20
+    result = octavo.quantize(proto, samples, recipe=EVERYWHERE.but(steps=("clip",)))
+    assert range_of(result, "x") < 8, (
+        "a range of 40 would leave the other 39 samples a twentieth of the steps"
+    )
+    even = [{"x": 20 * s["x"] if i != 7 else s["x"]} for i, s in enumerate(samples)]
+    result = octavo.quantize(proto, even, recipe=EVERYWHERE.but(steps=("clip",)))
+    assert range_of(result, "x") > 38, "where all samples fill the range, nothing is cut off"

@@ -126,7 +126,7 @@ def test_expected_error_is_that_of_the_values(name: str, way: str) -> None:
             expected = pytest.approx(expected, rel=1.1)  # half of the values are exactly zero
         else:
             expected = pytest.approx(expected, rel=0.03)
-        assert spread.squared_error(found.low, found.high, scheme)[0] == expected
+        assert spread.error(found.low, found.high, scheme)[0] == expected
 
 
 def brute_force(x: Array, scheme: Scheme) -> float:
@@ -158,9 +158,9 @@ def test_auto_is_no_worse_than_any_method_it_compares(name: str, way: str) -> No
     found = state(DATA[name])
     got = read(found, scheme.but(method=Auto()))
     spread = Spread.of(found)
-    (least,) = spread.squared_error(got.low, got.high, scheme)
+    (least,) = spread.error(got.low, got.high, scheme)
     for other in candidates(found, scheme):
-        assert least <= spread.squared_error(other.low, other.high, scheme)[0]
+        assert least <= spread.error(other.low, other.high, scheme)[0]
 
 
 def slow_divergence(counts: Array, size: int, levels: int) -> float:

@@ -2,13 +2,15 @@
 
 A narrower range rounds more finely and cuts more off. Which one is best depends on who reads: an outlier
 channel that a layer gives tiny weights may be cut off, one with large weights may not; and what is far below
-zero before a SiLU makes no difference behind it. The range with the least ::
+zero before a SiLU makes no difference behind it. And one odd sample of a hundred may be ten times as loud as
+the others: what it loses counts for one sample, not for a hundred. The range with the least ::
 
-    Σ_c v_c · E[(f(x_c) - f(Q(x_c)))²]        v_c = Σ |w_c|², with a mean of 1 for each reader
+    mean over samples of  √( Σ_c v_c · E[(f(x_c) - f(Q(x_c)))²]  /  Σ_c v_c · E[f(x_c)²] )
 
-is taken, where ``f`` is the activation function between the tensor and those layers, if there is one. Readers
-that are no layers, such as Add and Concat, have ``v = 1``. Channels whose ``v`` is within a factor of 4 share
-one histogram. A range is changed only where this error falls.
+is taken, with ``v_c = Σ |w_c|²``, which has a mean of 1 for each reader, and ``f`` the activation function
+between the tensor and those layers, if there is one. Readers that are no layers, such as Add and Concat, have
+``v = 1``. Channels whose ``v`` is within a factor of 4 share one histogram, and so do samples whose root mean
+square is within a factor of 2. A range is changed only where this error falls by a tenth.
 
 A tensor that no layer stands between and an output of the model keeps its range: there the rare values are
 the answer, the one class that is found or the one character that is read. Only scores that go through a
@@ -26,18 +28,18 @@ import numpy as np
 from octavo.algorithms.layers import F64
 from octavo.algorithms.probes import Classes, Wishes, class_names
 from octavo.algorithms.readers import Importance, answer_function, is_answer, read_by
-from octavo.algorithms.spreads import answering, joined, variance
+from octavo.algorithms.spreads import Samples, answering, joined, power
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
 from octavo.calibration.methods.mse import least_squares
 from octavo.calibration.methods.spread import Spread
-from octavo.calibration.observers import HistogramState, ManyState
+from octavo.calibration.observers import LoudnessState
 from octavo.core.plan import Measured
 from octavo.core.scheme import Scheme
 from octavo.core.stats import Range, State
 
 _APART = 4.0  # a factor between the importance of channels that share a histogram
 _MOST = 4  # histograms of one tensor
-_LEAST_GAIN = 0.02  # of the error; less is not worth a change
+_LEAST_GAIN = 0.1  # of the error; values that are yet to come may be larger than all that were seen
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,13 @@ class Clip:
                 refused.append(Refusal(name, "nothing is known of its values"))
                 continue
             new = least_squares(values, old.low, old.high, tensor.scheme)
-            before, after = values.squared_error([old.low, new.low], [old.high, new.high], tensor.scheme)
+            before, after = values.error([old.low, new.low], [old.high, new.high], tensor.scheme)
             if not after < before * (1 - _LEAST_GAIN):
                 refused.append(Refusal(name, "no other range makes less error"))
                 continue
             ranges[name] = Range(new.low, new.high, old.std)
-            power = max(variance(values), 1e-30)
             what = f"{old.low:.4g} … {old.high:.4g} to {new.low:.4g} … {new.high:.4g}"
-            changed.append(Change(name, what, float(before) / power, float(after) / power))
+            changed.append(Change(name, what, float(before) ** 2, float(after) ** 2))
         return StepReport(self.name, tuple(changed), tuple(refused))
 
 
@@ -89,17 +90,24 @@ class Tensor:
     classes: Classes
     weights: tuple[float, ...]
 
-    def values(self, stats: Mapping[str, State]) -> Spread | None:
+    def values(self, stats: Mapping[str, State]) -> Samples | None:
         """What was seen of it, each value counted by its importance; None where nothing was."""
-        found = []
-        for name, weight in zip(class_names(self.classes), self.weights, strict=True):
-            state = stats.get(name)
-            state = state.first if isinstance(state, ManyState) else state
-            if not isinstance(state, HistogramState) or state.non_finite or not state.total:
+        classes = [stats.get(name) for name in class_names(self.classes)]
+        groups: dict[int, list[Spread]] = {}
+        counts: dict[int, int] = {}
+        for state, weight in zip(classes, self.weights, strict=True):
+            if not isinstance(state, LoudnessState) or state.non_finite:
                 return None
-            spread = Spread.of(state)
-            found.append(Spread(spread.edges, spread.counts * weight))
-        return answering(joined(found), self.importance.function)
+            for loudness, part in state.groups.items():
+                spread = Spread.of(part)
+                groups.setdefault(loudness, []).append(Spread(spread.edges, spread.counts * weight))
+                counts[loudness] = part.count
+        found = []
+        for loudness, spreads in sorted(groups.items()):
+            values = answering(joined(spreads), self.importance.function)
+            if (strength := power(values)) > 0:
+                found.append((counts[loudness], strength, values))
+        return Samples(tuple(found)) if found else None
 
 
 def tensors(subject: Subject) -> tuple[list[Tensor], list[Refusal]]:

@@ -163,14 +163,18 @@ class _Probes:
             self.note(name, op, operands, attributes, Need(channels=0))
 
     def classes(self, classes: Classes) -> None:
-        """A histogram of each class of channels."""
+        """Histograms of each class of channels, apart by the loudness of all channels."""
         names, value = class_names(classes), self._thinned(classes.value)
-        if len(names) == 1:
-            self.note(names[0], "Identity", [value], {}, Need(histogram=True))
-            return
-        for name, channels in zip(names, classes.channels, strict=True):
-            operands = [value, self._shape(*channels)]
-            self.note(name, "Gather", operands, {"axis": classes.axis}, Need(histogram=True))
+        if query.element_type(classes.value) != ir.DataType.FLOAT:
+            value = self.node("Cast", [value], {"to": int(ir.DataType.FLOAT)})
+        power = self.node("ReduceMean", [self.node("Mul", [value, value])], {"keepdims": 0})
+        power = self.node("Reshape", [power, self._shape(1)])
+        for name, channels in zip(names, classes.channels or ((),), strict=True):
+            part = value
+            if len(names) > 1:
+                part = self.node("Gather", [value, self._shape(*channels)], {"axis": classes.axis})
+            row = self.node("Reshape", [part, self._shape(-1)])
+            self.note(name, "Concat", [power, row], {"axis": 0}, Need(loudness=True))
 
     def _thinned(self, value: ir.Value) -> ir.Value:
         """Some places of a large map ``[N, C, H, W]``, as ``[N, C, place]``."""

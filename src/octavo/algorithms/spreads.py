@@ -52,7 +52,7 @@ class Answering(Spread):
         found = super().coarse(bins)
         return Answering(found.edges, found.counts, self.function)
 
-    def squared_error(self, low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> F64:
+    def error(self, low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> F64:
         """The expected squared error behind the function, for each of several ranges."""
         several = scheme.but(granularity=PerChannel(0))
         params = affine.from_range(np.atleast_1d(low), np.atleast_1d(high), several)
@@ -80,10 +80,27 @@ def joined(spreads: list[Spread]) -> Spread:
     return Spread(edges, np.diff(below))
 
 
-def variance(values: Spread) -> float:
-    """How much the values vary, behind their function."""
+def power(values: Spread) -> float:
+    """The mean square of the values, behind their function."""
     x = (values.edges[1:] + values.edges[:-1]) / 2
     if isinstance(values, Answering):
         x = FUNCTIONS[values.function](x)
-    counts = values.counts / max(values.counts.sum(), 1e-30)
-    return float(counts @ x**2 - (counts @ x) ** 2)
+    return float(values.counts @ x**2 / max(values.counts.sum(), 1e-30))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples in groups of like loudness: how many each has, their power and their values."""
+
+    groups: tuple[tuple[int, float, Spread], ...]
+
+    def coarse(self, bins: int) -> Samples:
+        """The same in at most this many bins for each group."""
+        return Samples(tuple((count, power, values.coarse(bins)) for count, power, values in self.groups))
+
+    def error(self, low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> F64:
+        """The error of a sample as a share of its own signal, on average, for each of several ranges."""
+        found = np.zeros(np.atleast_1d(low).shape)
+        for count, power, values in self.groups:
+            found += count * np.sqrt(values.error(low, high, scheme) / power)
+        return found / sum(count for count, _, _ in self.groups)

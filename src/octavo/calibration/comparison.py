@@ -42,5 +42,5 @@ def _reading(state: State, scheme: Scheme) -> Reading:
     found = read(first, scheme)
     error: float | None = None
     if isinstance(first, HistogramState) and not scheme.qtype.is_float:
-        error = float(Spread.of(first).squared_error(found.low, found.high, scheme)[0])
+        error = float(Spread.of(first).error(found.low, found.high, scheme)[0])
     return Reading(scheme.method, found, error)

@@ -15,6 +15,7 @@ from octavo.calibration.observers import (
     ExtremesState,
     GramState,
     HistogramState,
+    LoudnessState,
     ManyState,
     MinMaxState,
     MomentsState,
@@ -176,7 +177,7 @@ class _Watcher:
         self.tensor = tensor
         extremes = MinMaxState() if need.samples else ExtremesState()
         self._histogram = HistogramState(extremes, need.stride or 1, need.lattice or 1)
-        self._first = self._histogram if need.histogram else extremes
+        self._first = self._histogram if need.histogram else LoudnessState() if need.loudness else extremes
         self._more: list[ChannelState | MomentsState | GramState | TotalState] = []
         if need.channels is not None:
             self._more.append(ChannelState(need.channels))

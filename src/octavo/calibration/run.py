@@ -180,7 +180,7 @@ def _wanted(model: ir.Model, needs: Mapping[str, Need]) -> dict[str, Wanted]:
                     "matrices can't be observed; leave them out for this tensor."
                 )
             found[value.name] = Wanted(
-                values=shaped or need.moments or need.histogram,
+                values=shaped or need.moments or need.histogram or need.loudness,
                 is_float=query.element_type(value) == ir.DataType.FLOAT,
                 shape=query.static_shape(value),
                 lattice=need.lattice if value.name in in_main else None,

@@ -34,6 +34,7 @@ class Need:
     """What calibration is asked to find out about one tensor, besides its extremes."""
 
     histogram: bool = False
+    loudness: bool = False  # histograms apart by loudness, of a row that begins with the mean square
     samples: bool = False  # the extremes of each sample, for averages
     channels: int | None = None  # the extremes of each channel along this axis
     moments: bool = False  # mean and variance

@@ -22,7 +22,7 @@ def auto(state: HistogramState, scheme: Scheme) -> Range:
         return distribution(state)
     found = candidates(state, scheme)
     lows, highs = np.array([r.low for r in found]), np.array([r.high for r in found])
-    return found[int(np.argmin(Spread.of(state).squared_error(lows, highs, scheme)))]
+    return found[int(np.argmin(Spread.of(state).error(lows, highs, scheme)))]
 
 
 def candidates(state: HistogramState, scheme: Scheme) -> list[Range]:

@@ -7,6 +7,7 @@ other is held, then finely around the best. For a symmetric scheme both ends mov
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,18 @@ _FINE: F64 = np.linspace(float(_COARSE[0] / _COARSE[1]), float(_COARSE[1] / _COA
 _FEW, _MANY = 512, 2048  # bins
 
 
+class Values(Protocol):
+    """Values whose error by a range can be told, such as a :class:`Spread`."""
+
+    def coarse(self, bins: int) -> Values:
+        """The same in at most this many bins."""
+        ...
+
+    def error(self, low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> F64:
+        """The error for each of several ranges."""
+        ...
+
+
 def mse(state: HistogramState, scheme: Scheme) -> Range:
     """The range inside the extremes that makes quantization err least."""
     if scheme.qtype.is_float or state.low == state.high:
@@ -31,7 +44,7 @@ def mse(state: HistogramState, scheme: Scheme) -> Range:
     return least_squares(Spread.of(state), state.low, state.high, scheme)
 
 
-def least_squares(spread: Spread, low: float, high: float, scheme: Scheme) -> Range:
+def least_squares(spread: Values, low: float, high: float, scheme: Scheme) -> Range:
     """The range inside these extremes that makes quantization of such values err least."""
     search = _Search(spread, scheme, min(low, 0.0), max(high, 0.0))
     if scheme.symmetric:
@@ -49,7 +62,7 @@ def least_squares(spread: Spread, low: float, high: float, scheme: Scheme) -> Ra
 class _Search:
     """The range as it stands."""
 
-    spread: Spread
+    spread: Values
     scheme: Scheme
     low: float
     high: float
@@ -72,5 +85,5 @@ class _Search:
         else:
             lows, highs = places, np.full_like(places, self.high)
         spread = self._many if finely else self._few
-        errors = spread.squared_error(lows, highs, self.scheme)
+        errors = spread.error(lows, highs, self.scheme)
         return float(places[len(errors) - 1 - int(np.argmin(errors[::-1]))])

@@ -64,7 +64,7 @@ class Spread:
         starts = np.arange(0, len(self.counts), -(-len(self.counts) // bins))
         return Spread(np.append(self.edges[starts], self.edges[-1]), np.add.reduceat(self.counts, starts))
 
-    def squared_error(self, low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> F64:
+    def error(self, low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> F64:
         """The expected squared error of a value, for each of several ranges."""
         several = scheme.but(granularity=PerChannel(0))
         params = affine.from_range(np.atleast_1d(low), np.atleast_1d(high), several)

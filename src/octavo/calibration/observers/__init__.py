@@ -6,6 +6,7 @@ state           holds                                                 grows with
 ExtremesState   minimum and maximum                                   nothing
 MinMaxState     minimum and maximum of each sample, for averages      samples, 24 bytes each
 HistogramState  extremes, and counts on a grid of powers of two       nothing
+LoudnessState   histograms, those of loud samples apart               how samples differ
 ChannelState    minimum and maximum of each channel                   channels
 MomentsState    exact sums of values and squares: mean, variance      nothing
 GramState       ``Xᵀ X`` over the last axis                           logarithm of samples
@@ -26,6 +27,7 @@ from octavo.calibration.observers.channels import ChannelState
 from octavo.calibration.observers.extremes import ExtremesState
 from octavo.calibration.observers.gram import GramState
 from octavo.calibration.observers.histogram import HistogramState
+from octavo.calibration.observers.loudness import LoudnessState
 from octavo.calibration.observers.many import ManyState, Part
 from octavo.calibration.observers.minmax import MinMaxState
 from octavo.calibration.observers.moments import MomentsState
@@ -38,6 +40,7 @@ __all__ = [
     "ExtremesState",
     "GramState",
     "HistogramState",
+    "LoudnessState",
     "ManyState",
     "MinMaxState",
     "MomentsState",
@@ -46,5 +49,6 @@ __all__ = [
 ]
 
 KINDS: Mapping[str, Callable[[bytes], State]] = {
-    state.kind: state.from_bytes for state in (ExtremesState, MinMaxState, HistogramState, ManyState)
+    state.kind: state.from_bytes
+    for state in (ExtremesState, MinMaxState, HistogramState, LoudnessState, ManyState)
 }
