@@ -53,6 +53,8 @@ def _of_needs(model: bytes, data: list[dict[str, np.ndarray]]) -> list[bytes]:
         Need(channels=1, moments=True),
         Need(gram=True, totals=True),
         Need(histogram=True, stride=3),
+        Need(samples=True),
+        Need(loudness=True),
     ):
         loaded = io.load(model)
         feeds = pipeline.watched(loaded, data, None)

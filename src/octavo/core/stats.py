@@ -167,8 +167,13 @@ class Stats(Mapping[str, State]):
                 name, at = _field(data, at)
                 kind, at = _field(data, at)
                 content, at = _field(data, at)
-                states[name.decode()] = kinds[kind.decode()](content)
-            return cls(states, int(about["samples"]), origin)
+                state = states[name.decode()] = kinds[kind.decode()](content)
+                if not state.count:
+                    raise ValueError(f"nothing was seen of the tensor {name.decode()!r}")
+            samples = int(about["samples"])
+            if samples < 0:
+                raise ValueError(f"{samples} samples")
+            return cls(states, samples, origin)
         except _DAMAGE as error:
             raise TableError(f"The statistics are damaged ({error}); collect them again.") from error
 
