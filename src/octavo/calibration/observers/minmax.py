@@ -110,7 +110,10 @@ class MinMaxState:
             raise TableError("The record of a tensor's extremes is damaged; collect it again.")
         if len(data) != at + struct.unpack_from(_HEADER, data)[1] * _RECORD.itemsize:
             raise TableError("The record of a tensor's extremes has the wrong length; collect it again.")
-        return cls(np.frombuffer(data, _RECORD, offset=at).copy())
+        records = np.frombuffer(data, _RECORD, offset=at)
+        if not np.all(records["low"] <= records["high"]):
+            raise TableError("The record of a tensor's extremes is damaged; collect it again.")
+        return cls(records.copy())
 
     def __repr__(self) -> str:
         return f"MinMaxState({self.low:.6g} … {self.high:.6g}, {self.count} samples)"
