@@ -162,13 +162,16 @@ def layer_of(node: ir.Node) -> Layer | str | None:
     weight = node.inputs[1]
     if node.inputs[0] is None or weight is None or not weight.is_initializer() or weight.is_graph_input():
         return None if node.op_type == "MatMul" else "its weight is not a constant of its own"
-    if query.static_shape(weight) is None or query.element_type(weight) != ir.DataType.FLOAT:
+    dims = query.static_shape(weight)
+    if dims is None or query.element_type(weight) != ir.DataType.FLOAT:
         return "its weight is not float32"
+    if 0 in dims:
+        return "its weight is empty"
     if len(weight.uses()) > 1 or weight.is_graph_output():
         return "its weight is shared with another node"
     if node.op_type == "Conv":
         return _fitting(_conv(node, weight))
-    if len(query.static_shape(weight) or ()) != 2:
+    if len(dims) != 2:
         return "its weight is no matrix"
     return _fitting(_gemm(node, weight) if node.op_type == "Gemm" else _matmul(node, weight))
 
