@@ -206,3 +206,13 @@ def test_one_loud_sample_of_many_does_not_decide_the_range() -> None:
     even = [{"x": 20 * s["x"] if i != 7 else s["x"]} for i, s in enumerate(samples)]
     result = octavo.quantize(proto, even, recipe=EVERYWHERE.but(steps=("clip",)))
     assert range_of(result, "x") > 38, "where all samples fill the range, nothing is cut off"
+
+
+def test_nearly_silent_samples_do_not_decide_the_range() -> None:
+    proto, samples = quiet_outlier(1.0)
+    silent = [{"x": 1e-6 * s["x"]} for s in samples]
+    plain, beside = (
+        octavo.quantize(proto, data, recipe=EVERYWHERE.but(steps=("clip",)))
+        for data in (samples, samples + silent)
+    )
+    assert range_of(beside, "x") == pytest.approx(range_of(plain, "x"), rel=0.05)

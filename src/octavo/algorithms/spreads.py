@@ -99,8 +99,11 @@ class Samples:
         return Samples(tuple((count, power, values.coarse(bins)) for count, power, values in self.groups))
 
     def error(self, low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> F64:
-        """The error of a sample as a share of its own signal, on average, for each of several ranges."""
+        """The error of a sample as a share of its own signal, on average, for each of several ranges.
+
+        More than all of it can't be lost: nearly silent samples do not outweigh the others.
+        """
         found = np.zeros(np.atleast_1d(low).shape)
         for count, power, values in self.groups:
-            found += count * np.sqrt(values.error(low, high, scheme) / power)
+            found += count * np.sqrt(np.minimum(values.error(low, high, scheme), power) / power)
         return found / sum(count for count, _, _ in self.groups)
