@@ -59,15 +59,34 @@ def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
     return None
 
 
+def _types(schema: onnx.defs.OpSchema) -> dict[str, ir.AttributeType]:
+    return {
+        name: ir.AttributeType[str(attribute.type).split(".")[-1]]
+        for name, attribute in schema.attributes.items()
+    }
+
+
+@functools.cache
+def _types_ever(op_type: str) -> dict[str, ir.AttributeType]:
+    """The attributes that an operator has had in any version: a model may carry one that its opset dropped."""
+    found: dict[str, ir.AttributeType] = {}
+    version = onnx.defs.get_schema(op_type).since_version
+    while version > 0:
+        try:
+            schema = onnx.defs.get_schema(op_type, version)
+        except onnx.defs.SchemaError:
+            break
+        found = {**_types(schema), **found}
+        version = schema.since_version - 1
+    return found
+
+
 @functools.cache
 def _shape(op_type: str, opset: int) -> _Shape | None:
     schema = _schema(op_type, opset)
     if schema is None:
         return None
-    types = {
-        name: ir.AttributeType[str(attribute.type).split(".")[-1]]
-        for name, attribute in schema.attributes.items()
-    }
+    types = {**_types_ever(op_type), **_types(schema)}
     required = tuple(name for name, attribute in schema.attributes.items() if attribute.required)
     return _Shape(types, required, schema.min_input, schema.min_output)
 
