@@ -68,7 +68,7 @@ def _types(schema: onnx.defs.OpSchema) -> dict[str, ir.AttributeType]:
 
 @functools.cache
 def _types_ever(op_type: str) -> dict[str, ir.AttributeType]:
-    """The attributes that an operator has had in any version: a model may carry one that its opset dropped."""
+    """The attributes of any version of an operator: a model may carry one that its opset has dropped."""
     found: dict[str, ir.AttributeType] = {}
     version = onnx.defs.get_schema(op_type).since_version
     while version > 0:
