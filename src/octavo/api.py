@@ -113,7 +113,10 @@ def _has(least: int, data: Any, limit: int | None) -> bool:
     if limit is not None and limit < least:
         return False
     if isinstance(data, str | Path):
-        return not Path(data).is_dir() or _many(least, Path(data).iterdir())
+        try:
+            return not Path(data).is_dir() or _many(least, Path(data).iterdir())
+        except (OSError, ValueError):  # whoever reads it says why that can't be done
+            return False
     if isinstance(data, bytes) or not isinstance(data, Sized | Iterable):
         return True
     if isinstance(data, Sized):
