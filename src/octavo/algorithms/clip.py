@@ -72,7 +72,7 @@ class Clip:
             new = least_squares(values, old.low, old.high, tensor.scheme)
             before, after = values.error([old.low, new.low], [old.high, new.high], tensor.scheme)
             if not after < before * (1 - _LEAST_GAIN):
-                refused.append(Refusal(name, "no other range makes less error"))
+                refused.append(Refusal(name, "no other range makes a tenth less error"))
                 continue
             ranges[name] = Range(new.low, new.high, old.std)
             what = f"{old.low:.4g} … {old.high:.4g} to {new.low:.4g} … {new.high:.4g}"
