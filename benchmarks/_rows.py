@@ -68,8 +68,8 @@ def task_octavo(payload: Figures) -> Figures:
     elif MODELS[payload["model"]].dynamic:
         result = octavo.quantize(source, output=output)
     else:
-        steps, said = payload["steps"], payload["per"] != "channel"
-        wanted = recipe.but(steps=tuple(steps or ())) if said or steps is not None else None
+        steps = payload["steps"]
+        wanted = recipe.but(steps=tuple(steps)) if steps is not None else None
         result = octavo.quantize(source, feeds, recipe=wanted, output=output)
     figures["seconds"] = time.perf_counter() - began
     reports = [_report(report) for report in result.steps]

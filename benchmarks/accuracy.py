@@ -47,8 +47,10 @@ UNSTEPPED = ("float", "plain", "auto", *PEERS)  # what makes sense without calib
 Table = dict[str, dict[str, Figures]]  # model → variant → row
 
 
-def applies(model: str, variant: str) -> bool:
-    """Whether a variant makes sense for a model."""
+def applies(model: str, variant: str, per: str) -> bool:
+    """Whether a variant makes sense for a model; what is done by default is done per channel."""
+    if variant == "default" and per == "tensor":
+        return False
     return not MODELS[model].dynamic or variant in UNSTEPPED
 
 
@@ -56,7 +58,7 @@ def measure(bench: Bench) -> Table:
     arguments, table = bench.arguments, Table()
     for model in arguments.models:
         rows = table.setdefault(model, {})
-        for variant in filter(lambda name: applies(model, name), arguments.variants):
+        for variant in filter(lambda name: applies(model, name, arguments.per), arguments.variants):
             rows[variant] = bench.row(model, variant)
             tell(model, variant, rows[variant])
             write_json(arguments.json, {"machine": machine(), "table": table})

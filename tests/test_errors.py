@@ -21,6 +21,10 @@ def test_closest_names_no_more_than_asked() -> None:
     assert closest("int", ["int4", "int8", "int16", "int2"], count=1).count("int") == 1
 
 
+def test_closest_names_each_once() -> None:
+    assert closest("--quick", ["--quiet", "--quiet", "--style"]).count("--quiet") == 1
+
+
 def test_closest_is_silent_where_nothing_is_near() -> None:
     assert closest("zzz", ["include", "exclude"]) == ""
     assert closest("anything", []) == ""

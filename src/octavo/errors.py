@@ -74,8 +74,8 @@ def closest(name: str, known: Iterable[str], count: int = 3) -> str:
     """A clause that names the known names nearest to a misspelt one: ``; did you mean 'a' or 'b'?``."""
     if len(name) > _LONGEST:
         return ""
-    short = (one for one in known if len(one) <= _LONGEST)
-    near = difflib.get_close_matches(name, list(itertools.islice(short, _MOST)), n=count, cutoff=0.5)
+    short = itertools.islice((one for one in known if len(one) <= _LONGEST), _MOST)
+    near = difflib.get_close_matches(name, list(dict.fromkeys(short)), n=count, cutoff=0.5)
     if not near:
         return ""
     return "; did you mean " + " or ".join(repr(n) for n in near) + "?"

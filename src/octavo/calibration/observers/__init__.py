@@ -11,7 +11,7 @@ ChannelState    minimum and maximum of each channel                   channels
 MomentsState    exact sums of values and squares: mean, variance      nothing
 GramState       ``Xᵀ X`` over the last axis                           logarithm of samples
 TotalState      the sum over samples, element by element              logarithm of samples
-ManyState       one of the first three, and any of the last four      its parts
+ManyState       one of the first four, and any of the last four       its parts
 ==============  ====================================================  ==============================
 
 A state has ``update(values, sample index)``, ``merge(other)``, ``to_bytes()`` and ``from_bytes(data)``; its

@@ -10,6 +10,7 @@ from octavo.calibration.observers.channels import ChannelState
 from octavo.calibration.observers.extremes import ExtremesState
 from octavo.calibration.observers.gram import GramState
 from octavo.calibration.observers.histogram import HistogramState
+from octavo.calibration.observers.loudness import LoudnessState
 from octavo.calibration.observers.minmax import MinMaxState
 from octavo.calibration.observers.moments import MomentsState
 from octavo.calibration.observers.totals import TotalState
@@ -18,7 +19,7 @@ from octavo.errors import TableError
 
 _VERSION = 1
 _FIRST: Mapping[str, Callable[[bytes], State]] = {
-    state.kind: state.from_bytes for state in (ExtremesState, MinMaxState, HistogramState)
+    state.kind: state.from_bytes for state in (ExtremesState, MinMaxState, HistogramState, LoudnessState)
 }
 
 
