@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from octavo.model.tensors import element_type
+from octavo.model.tensors import element_type, of_message
 
 _Scope = dict[str, ir.Value]
 _Infos = Mapping[str, onnx.ValueInfoProto]
@@ -184,7 +184,9 @@ def _is_special(proto: onnx.TensorProto) -> bool:
 
 
 def _tensor(proto: onnx.TensorProto) -> ir.TensorProtocol:
-    return ir.serde.deserialize_tensor(proto) if _is_special(proto) else ir.TensorProtoTensor(proto)
+    if _is_special(proto):
+        return ir.serde.deserialize_tensor(proto)
+    return of_message(proto) or ir.TensorProtoTensor(proto)
 
 
 def _described(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:

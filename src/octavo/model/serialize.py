@@ -301,7 +301,12 @@ def _head(header: onnx.TensorProto, name: str, tensor: ir.TensorProtocol) -> Non
 
 
 def add_tensor(graph: onnx.GraphProto, name: str, tensor: ir.TensorProtocol) -> None:
-    """Add an initializer with its content."""
+    """Add an initializer with its content; most are plain arrays and get a short way."""
+    if type(tensor) is ArrayTensor and TYPED not in tensor.meta and not tensor.doc_string:
+        graph.initializer.add(
+            dims=tensor.raw.shape, data_type=tensor.dtype, name=name, raw_data=tensor.tobytes()
+        )
+        return
     header = graph.initializer.add()
     _head(header, name, tensor)
     if is_text(tensor):

@@ -7,6 +7,7 @@ is noticed (size, inode and time of change) rather than read wrongly.
 
 from __future__ import annotations
 
+import math
 import mmap
 import sys
 import weakref
@@ -16,6 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 
 from octavo.errors import ModelError
@@ -33,6 +35,8 @@ _PLAIN: dict[np.dtype[Any], ir.DataType] = {
         ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT32, ir.DataType.INT64,
     )
 }  # fmt: skip
+_NUMBERS = {int(kind): (kind, dtype) for dtype, kind in _PLAIN.items()} if sys.byteorder == "little" else {}
+_SMALL = 16 << 10  # bytes; a larger tensor of a message is not copied before it is asked for
 
 
 class DataFile:
@@ -222,6 +226,19 @@ def of_array(
     if plain is not None and (dtype is None or dtype == plain):
         return ArrayTensor(array, plain, shape, name)
     return ir.Tensor(array, dtype=dtype, shape=shape, name=name)
+
+
+def of_message(proto: onnx.TensorProto) -> ArrayTensor | None:
+    """A small tensor of numbers that lies in protobuf as bytes, read once; None for any other."""
+    known = _NUMBERS.get(proto.data_type)
+    if known is None or proto.doc_string or proto.metadata_props:
+        return None
+    dims, (kind, dtype) = tuple(proto.dims), known
+    due = math.prod(dims) * dtype.itemsize
+    if not 0 < due <= _SMALL or len(content := proto.raw_data) != due:
+        return None
+    array = np.frombuffer(content, dtype).reshape(dims)
+    return ArrayTensor(array, kind, ir.Shape(dims), proto.name)
 
 
 def element_type(tensor: ir.TensorProtocol) -> ir.DataType:

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from octavo.core import scratch
 from octavo.model import query
-from octavo.model.serialize import add_info, content, is_text, skeleton, tensor_bytes, tensor_header
+from octavo.model.serialize import add_info, add_tensor, content, skeleton, tensor_bytes
 from octavo.model.session import runtime_ir_limit
 from octavo.model.tensors import KINDS
 
@@ -92,20 +92,12 @@ def _first_line(error: BaseException) -> str:
 
 def _without_weights(model: ir.Model, message: onnx.ModelProto | None = None) -> onnx.ModelProto:
     proto = skeleton(model, runtime_ir_limit()) if message is None else _structure(message)
-    inputs, initializers = proto.graph.input, proto.graph.initializer
     for name, value in query.initializers(model.graph).items():
         tensor = content(name, value)
         if tensor_bytes(tensor) > _SMALL:
-            add_info(inputs, value)
-        elif type(tensor) is ir.TensorProtoTensor:
-            initializers.append(tensor.raw)
-            if tensor.raw.name != name:
-                initializers[-1].name = name
+            add_info(proto.graph.input, value)
         else:
-            header = tensor_header(name, tensor)
-            if not is_text(tensor):
-                header.raw_data = tensor.tobytes()
-            initializers.append(header)
+            add_tensor(proto.graph, name, tensor)
     return proto
 
 
