@@ -39,7 +39,7 @@ def encoder() -> onnx.ModelProto:
     )
 
 
-def picture(size: int) -> onnx.ModelProto:
+def picture(size: int | str) -> onnx.ModelProto:
     """Conv of 27 products, depthwise Conv, 1x1 Conv, 1x1 Conv of 8 products."""
     return model(
         [
@@ -86,6 +86,10 @@ def test_the_first_conv_of_a_large_picture_stays_float_if_it_is_thin() -> None:
     assert reason(plan, "First").startswith("27 products")
     assert reason(plan, "Depthwise").startswith("depthwise behind a first layer")
     assert set(plan.nodes) == {"Narrow", "Thin"}
+
+
+def test_a_picture_of_open_size_is_taken_to_be_large() -> None:
+    assert set(octavo.plan(picture("side"), target="ort-cpu-vnni").nodes) == {"Narrow", "Thin"}
 
 
 def test_in_a_small_picture_every_conv_is_quantized() -> None:

@@ -298,10 +298,14 @@ def _conv_refusal(node: ir.Node, target: Target) -> str | None:
 
 
 def _is_thin_start(conv: ir.Node, target: Target) -> bool:
-    """Whether a Conv has no layer before it, and few products for each result."""
+    """Whether a Conv has no layer before it, and few products for each result.
+
+    A picture whose size is open is taken to be large.
+    """
     dims = [d or 1 for d in query.shape(conv.inputs[1]) or ()]
-    area = int(np.prod([d or 1 for d in (query.shape(conv.outputs[0]) or ())[2:]]))
-    least = max(target.least_products, target.large_products if area >= _LARGE else 0)
+    sides = (query.shape(conv.outputs[0]) or ())[2:]
+    large = any(side is None for side in sides) or int(np.prod(sides, dtype=np.int64)) >= _LARGE
+    least = max(target.least_products, target.large_products if large else 0)
     return int(np.prod(dims[1:])) < least and _layer_before(conv) is None
 
 

@@ -93,7 +93,8 @@ ORT_CPU_VNNI = Target(
     placement=(
         "QuantizeLinear on the output of every quantized Conv, behind its Relu or Clip, also before an Add",
         "zero point at the smallest integer behind Relu and Clip",
-        "a first Conv of few products in float, and a depthwise one behind it: Q of a picture costs more;"
+        "a first Conv of few products in float, of a large picture or one of open size, and a depthwise one"
+        " behind it: Q of a picture costs more;"
         " so is the third Conv of a first block whose input is added to its result",
         "channels exchanged between groups (Reshape, Transpose, Reshape) as one Gather",
         "HardSigmoid quantized where one result a channel scales a picture, and float elsewhere",

@@ -49,3 +49,29 @@ def test_mean_over_other_axes_stays(axes):
     prepared = load(model(axes, 1, 13))
     prepare(prepared)
     assert [node.op_type for node in prepared.graph] == ["ReduceMean"]
+
+
+def test_the_mean_of_a_norm_stays_so_that_the_runtime_sees_the_norm():
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[-1]),
+        helper.make_node("Sub", ["x", "mean"], ["centred"]),
+        helper.make_node("Pow", ["centred", "two"], ["squares"]),
+        helper.make_node("ReduceMean", ["squares"], ["variance"], axes=[-1]),
+        helper.make_node("Add", ["variance", "epsilon"], ["positive"]),
+        helper.make_node("Sqrt", ["positive"], ["deviation"]),
+        helper.make_node("Div", ["centred", "deviation"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, "T", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            onnx.numpy_helper.from_array(np.float32(2), "two"),
+            onnx.numpy_helper.from_array(np.float32(1e-5), "epsilon"),
+        ],
+    )
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    prepared = load(source)
+    prepare(prepared)
+    assert [node.op_type for node in prepared.graph].count("ReduceMean") == 2

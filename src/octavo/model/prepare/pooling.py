@@ -56,11 +56,17 @@ def _is_pool(node: ir.Node) -> bool:
     if rank is None or rank < 3 or axes is None:
         return False
     spatial = {int(axis) % rank for axis in np.ravel(axes)} == set(range(2, rank))
-    return spatial and not _is_of_squares(node.inputs[0])
+    return spatial and not (_is_of_squares(node.inputs[0]) or _is_taken_off(node))
+
+
+def _is_taken_off(mean: ir.Node) -> bool:
+    """Whether a mean is taken off what it is the mean of: in a norm, which the runtime has one operator for."""
+    readers = query.readers(mean.outputs[0])
+    return any(query.is_op(reader, "Sub") and reader.inputs[0] is mean.inputs[0] for reader in readers)
 
 
 def _is_of_squares(value: ir.Value | None) -> bool:
-    """Whether a mean of this value belongs to a norm, which the runtime has one operator for."""
+    """Whether a mean of this value belongs to a norm."""
     producer = value.producer() if value is not None else None
     if producer is None:
         return False
