@@ -43,3 +43,17 @@ def samples(count: int) -> list[Feed]:
         {"x": (rng.normal(size=(1, 3, 8, 8)) + rng.normal(size=(1, 3, 1, 1))).astype(np.float32)}
         for _ in range(count)
     ]
+
+
+def many_convs(count: int) -> onnx.ModelProto:
+    """Convs with Relu, one after the other."""
+    rng = np.random.default_rng(5)
+    arrays = {"k0": rng.normal(size=(8, 3, 3, 3)).astype(np.float32) / 5}
+    arrays |= {f"k{i}": rng.normal(size=(8, 8, 3, 3)).astype(np.float32) / 6 for i in range(1, count)}
+    nodes = []
+    for i in range(count):
+        read = f"r{i - 1}" if i else "x"
+        nodes.append(node("Conv", [read, f"k{i}"], [f"c{i}"], f"conv{i}", pads=[1, 1, 1, 1]))
+        nodes.append(node("Relu", [f"c{i}"], [f"r{i}"], f"relu{i}"))
+    last = f"r{count - 1}"
+    return model(nodes, [tensor("x", ["n", 3, 8, 8])], [tensor(last, ["n", 8, 8, 8])], arrays)

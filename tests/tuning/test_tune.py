@@ -17,7 +17,7 @@ from octavo.targets import target
 from octavo.tuning import Demands, Drop, Exam, workshop
 from octavo.tuning.candidates import groups, without_groups, without_layers
 from octavo.tuning.search import tune as tuned_by
-from tuning.nets import conv_and_linear, samples
+from tuning.nets import conv_and_linear, many_convs, samples
 
 LENIENT = Demands(min_speed=0.0)
 
@@ -200,3 +200,16 @@ def test_a_trial_that_breaks_is_a_line_of_the_table(monkeypatch: pytest.MonkeyPa
     tuned = tune(samples(8))
     assert tuned.met
     assert "unexpected error: ValueError: inhomogeneous shape" in str(tuned)
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_the_first_convolutions_are_left_float_once_where_there_are_many() -> None:
+    options: dict[str, Any] = {"threads": 1, "seconds": 0.02, "demands": LENIENT, "engine": "serial"}
+    deep = tuned_by(many_convs(16), samples(12), **options)
+    trial = next(one for one in deep.trials if one.name.endswith("first 2 convolutions float"))
+    assert trial.error is None
+    assert trial.result is not None
+    assert {"conv0", "conv1"}.isdisjoint(trial.result.plan.nodes)
+    assert "conv2" in trial.result.plan.nodes
+    shallow = tuned_by(many_convs(4), samples(12), **options)
+    assert not any("first 2" in one.name for one in shallow.trials)

@@ -13,6 +13,7 @@ from octavo.targets import Target
 
 REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
 LINEAR = frozenset({"MatMul", "Gemm"})
+FIRST, MANY = 2, 8  # convolutions at the start that may stay float, of at least so many times as many
 USUAL = MinMax(average=True)  # one odd sample of a hundred can make ranges five times as wide
 _SHIFTS = "bias-correction"
 _GROUPS = (
@@ -141,6 +142,16 @@ def without_layers(candidate: Candidate, nodes: Sequence[str]) -> Candidate:
     """The same with some layers left float."""
     words = f"{len(nodes)} layer{'s' if len(nodes) > 1 else ''}"
     return _without(candidate, nodes, frozenset(nodes), words, "the layers that lose most")
+
+
+def without_first(candidate: Candidate, plan: Plan) -> list[Candidate]:
+    """The same with its first convolutions left float, where it has many: their noise goes through all others."""
+    convolutions = [name for name, node in plan.nodes.items() if node.op_type == "Conv"]
+    if len(convolutions) < FIRST * MANY:
+        return []
+    words = f"first {FIRST} convolutions"
+    nodes = convolutions[:FIRST]
+    return [_without(candidate, nodes, frozenset(nodes), words, "noise of the start goes through everything")]
 
 
 def _without(

@@ -36,6 +36,7 @@ from octavo.tuning.candidates import (
     static_round,
     stored_round,
     with_stored,
+    without_first,
     without_groups,
     without_layers,
     without_stored,
@@ -212,13 +213,17 @@ class _Search:
             return ()
 
     def _keep_float(self, start: Trial, layers: tuple[Layer, ...]) -> None:
-        """Leave float what hurts, the weakest layers, and what does not pay, a kind of operators."""
+        """Leave float what hurts, the weakest layers and the first, and what does not pay, a kind of operators."""
         shop = self.shop
-        fresh = self._unpaid()
+        hurt: list[Candidate] = []
+        if start.result is not None:
+            hurt += without_first(start.candidate, start.result.plan)
         weak = [layer.node for layer in layers if layer.sqnr_db < WEAK_DB][:WEAK_MOST]
         if weak:
-            fresh.append(without_layers(start.candidate, weak))
-        shop.measure(shop.try_all(fresh), self.seconds / 2)
+            hurt.append(without_layers(start.candidate, weak))
+        fresh = shop.try_all(hurt)
+        fresh += shop.try_all(self._unpaid())
+        shop.measure(fresh, self.seconds / 2)
         self._grow(start, [layer.node for layer in layers])
 
     def _unpaid(self) -> list[Candidate]:
