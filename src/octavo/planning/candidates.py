@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -304,7 +305,8 @@ def _is_thin_start(conv: ir.Node, target: Target) -> bool:
     """
     dims = [d or 1 for d in query.shape(conv.inputs[1]) or ()]
     sides = (query.shape(conv.outputs[0]) or ())[2:]
-    large = any(side is None for side in sides) or int(np.prod(sides, dtype=np.int64)) >= _LARGE
+    known = [side for side in sides if side is not None]
+    large = len(known) < len(sides) or math.prod(known) >= _LARGE
     least = max(target.least_products, target.large_products if large else 0)
     return int(np.prod(dims[1:])) < least and _layer_before(conv) is None
 

@@ -145,7 +145,7 @@ def without_layers(candidate: Candidate, nodes: Sequence[str]) -> Candidate:
 
 
 def without_first(candidate: Candidate, plan: Plan) -> list[Candidate]:
-    """The same with its first convolutions left float, where it has many: their noise goes through all others."""
+    """The same with its first convolutions float, if it has many: their noise goes through all others."""
     convolutions = [name for name, node in plan.nodes.items() if node.op_type == "Conv"]
     if len(convolutions) < FIRST * MANY:
         return []

@@ -213,7 +213,7 @@ class _Search:
             return ()
 
     def _keep_float(self, start: Trial, layers: tuple[Layer, ...]) -> None:
-        """Leave float what hurts, the weakest layers and the first, and what does not pay, a kind of operators."""
+        """Leave float what hurts, the weakest layers and the first ones, and what does not pay."""
         shop = self.shop
         hurt: list[Candidate] = []
         if start.result is not None:

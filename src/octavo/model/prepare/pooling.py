@@ -60,7 +60,7 @@ def _is_pool(node: ir.Node) -> bool:
 
 
 def _is_taken_off(mean: ir.Node) -> bool:
-    """Whether a mean is taken off what it is the mean of: in a norm, which the runtime has one operator for."""
+    """Whether a mean is taken off its own values: in a norm, which the runtime has one operator for."""
     readers = query.readers(mean.outputs[0])
     return any(query.is_op(reader, "Sub") and reader.inputs[0] is mean.inputs[0] for reader in readers)
 
