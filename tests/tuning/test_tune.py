@@ -203,7 +203,7 @@ def test_a_trial_that_breaks_is_a_line_of_the_table(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("_untimed")
-def test_the_first_convolutions_are_left_float_once_where_there_are_many() -> None:
+def test_the_first_convolutions_are_left_float_once() -> None:
     options: dict[str, Any] = {"threads": 1, "seconds": 0.02, "demands": LENIENT, "engine": "serial"}
     deep = tuned_by(many_convs(16), samples(12), **options)
     trial = next(one for one in deep.trials if one.name.endswith("first 2 convolutions float"))
@@ -211,5 +211,11 @@ def test_the_first_convolutions_are_left_float_once_where_there_are_many() -> No
     assert trial.result is not None
     assert {"conv0", "conv1"}.isdisjoint(trial.result.plan.nodes)
     assert "conv2" in trial.result.plan.nodes
-    shallow = tuned_by(many_convs(4), samples(12), **options)
-    assert not any("first 2" in one.name for one in shallow.trials)
+    shallow = tuned_by(many_convs(3), samples(12), **options)
+    assert any(one.name.endswith("first convolution float") for one in shallow.trials)
+
+
+def test_trials_that_differ_in_numbers_alone_have_one_speed(found: tuple[octavo.Tuned, Path]) -> None:
+    speeds = {trial.name: trial.speed for trial in found[0].trials}
+    assert speeds["static, clipped"] == speeds["static, usual ranges"]
+    assert speeds["static"] != speeds["dynamic"]

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import onnx_ir as ir
+
 from octavo.core.plan import Plan
 from octavo.core.qtypes import INT8
 from octavo.core.recipe import STORED, Recipe
 from octavo.core.scheme import MinMax, Scheme
+from octavo.model import query
 from octavo.targets import Target
 
 REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
 LINEAR = frozenset({"MatMul", "Gemm"})
-FIRST, MANY = 2, 8  # convolutions at the start that may stay float, of at least so many times as many
+FEW, MANY = 3, 16  # convolutions of a graph: with so many the first one may stay float, or the first two
 USUAL = MinMax(average=True)  # one odd sample of a hundred can make ranges five times as wide
 _SHIFTS = "bias-correction"
 _GROUPS = (
@@ -144,13 +147,18 @@ def without_layers(candidate: Candidate, nodes: Sequence[str]) -> Candidate:
     return _without(candidate, nodes, frozenset(nodes), words, "the layers that lose most")
 
 
-def without_first(candidate: Candidate, plan: Plan) -> list[Candidate]:
-    """The same with its first convolutions float, if it has many: their noise goes through all others."""
-    convolutions = [name for name, node in plan.nodes.items() if node.op_type == "Conv"]
-    if len(convolutions) < FIRST * MANY:
+def without_first(candidate: Candidate, plan: Plan, model: ir.Model) -> list[Candidate]:
+    """The same with the first convolutions of each graph float: their noise goes through all others."""
+    found: dict[ir.Graph | ir.Function | None, list[str]] = {}
+    for node in query.nodes(model):
+        planned = plan.nodes.get(node.name or "")
+        if planned is not None and planned.op_type == "Conv":
+            found.setdefault(node.graph, []).append(node.name or "")
+    firsts = [names[: 2 if len(names) >= MANY else 1] for names in found.values() if len(names) >= FEW]
+    nodes = [name for names in firsts for name in names]
+    if not nodes:
         return []
-    words = f"first {FIRST} convolutions"
-    nodes = convolutions[:FIRST]
+    words = "first convolution" if len(nodes) == 1 else f"first {len(nodes)} convolutions"
     return [_without(candidate, nodes, frozenset(nodes), words, "noise of the start goes through everything")]
 
 

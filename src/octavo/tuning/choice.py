@@ -14,8 +14,9 @@ unless it is some 10 dB or 10 places in a hundred further off. With a limit on w
 is settled, and speed and size alone count. Trials that are as fast as the one with the highest value, as far
 as measuring shows, count as equally fast, and the one that is best in all else is taken. One that is
 hardly as fast as was demanded, and may be slower, is taken only where no other will do. A trial that only
-stores weights has the speed of float, as it is float that runs; it has to win by its value. One that leaves a
-kind of operators float for speed is left aside where it is no faster than the one that it was to outrun.
+stores weights has the speed of float, as it is float that runs; it has to win by a value that is higher by
+0.05. One that leaves a kind of operators float for speed is left aside where it is no faster than the one
+that it was to outrun.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ PER_DB, PER_DB_MORE = 0.03, 0.01  # of ln(speed)
 PER_AGREEMENT = 3.0
 FEW_PLACES = 200  # an agreement that was counted in so many places has half its weight
 PER_SIZE = 0.3
+IDLE = 0.05  # what a trial is worth less that runs float: quantizing is to make a model faster
 
 
 def value(trial: Trial, demands: Demands) -> float:
     """What a trial is worth."""
     rest = closeness(trial) if demands.max_drop is None else 0.0
-    return math.log(max(speed(trial), 1e-6)) + rest - PER_SIZE * math.log(trial.bytes or 1)
+    idle = IDLE if trial.runs_float else 0.0
+    return math.log(max(speed(trial), 1e-6)) + rest - PER_SIZE * math.log(trial.bytes or 1) - idle
 
 
 def closeness(trial: Trial) -> float:
@@ -116,7 +119,7 @@ def stored_could_win(trials: Sequence[Trial], demands: Demands, float_bytes: int
     same = None if best.agreement is None else 1.0
     speed_of_float = Ratio(1.0, 1.0, 1.0)
     hoped = replace(best, speed=speed_of_float, sqnr_db=ENOUGH, agreement=same, bytes=float_bytes // 4)
-    return value(hoped, demands) > value(best, demands)
+    return value(hoped, demands) - IDLE > value(best, demands)
 
 
 def speed(trial: Trial) -> float:

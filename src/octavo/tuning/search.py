@@ -217,11 +217,13 @@ class _Search:
         shop = self.shop
         hurt: list[Candidate] = []
         if start.result is not None:
-            hurt += without_first(start.candidate, start.result.plan)
+            first = without_first(start.candidate, start.result.plan, start.result.model)
+            hurt += [with_stored(one) if self._saves(with_stored(one)) else one for one in first]
         weak = [layer.node for layer in layers if layer.sqnr_db < WEAK_DB][:WEAK_MOST]
         if weak:
             hurt.append(without_layers(start.candidate, weak))
         fresh = shop.try_all(hurt)
+        fresh += shop.try_all(self._unstored(fresh))
         fresh += shop.try_all(self._unpaid())
         shop.measure(fresh, self.seconds / 2)
         self._grow(start, [layer.node for layer in layers])

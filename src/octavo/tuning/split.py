@@ -17,7 +17,7 @@ from octavo.model.samples import make, specs_of
 
 Feed = Mapping[str, npt.NDArray[Any]]
 
-HELD_BACK = 32  # samples at most, a quarter of the data at most
+HELD_BACK = 64  # samples at most, a quarter of the data at most
 _MADE = 2  # samples that are made up where there are none
 
 

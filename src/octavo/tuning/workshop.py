@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from octavo.core.scheme import Method
 from octavo.core.stats import Stats
 from octavo.errors import OctavoError
 from octavo.evaluation.latency import taking_turns
-from octavo.model import io
+from octavo.model import io, query
 from octavo.model.session import Session
 from octavo.pipeline import Progress
 from octavo.targets import Target
@@ -138,20 +138,24 @@ class Workshop:
             self.calibrate(lacking)
 
     def measure(self, trials: Sequence[Trial], seconds: float) -> None:
-        """Time some trials beside float, with nothing else at work."""
+        """Time some trials beside float, alone; those that differ in nothing but numbers as one."""
         places = [self.trials.index(self.now(trial)) for trial in trials if trial.error is None]
         if not places:
             return
         self.tell("measure", 0, 1)
+        twins: dict[Hashable, list[int]] = {}
+        for i in places:
+            twins.setdefault(_kernels(self.trials[i], i), []).append(i)
         found = speeds(
             self.session,
-            [self.folder / self._name(i) for i in places],
+            [self.folder / self._name(same[0]) for same in twins.values()],
             self.split.held[0],
             threads=self.threads,
-            seconds=seconds * max(1.0, len(places) / FEW),
+            seconds=seconds * max(1.0, len(twins) / FEW),
         )
-        for i, speed in zip(places, found, strict=True):
-            self.trials[i] = replace(self.trials[i], speed=speed)
+        for same, speed in zip(twins.values(), found, strict=True):
+            for i in same:
+                self.trials[i] = replace(self.trials[i], speed=speed)
 
     def layers(self, trial: Trial) -> tuple[Layer, ...]:
         """What each quantized layer of a trial loses by itself."""
@@ -159,6 +163,16 @@ class Workshop:
             return ()
         self.tell("layers", 0, 1)
         return sensitivity(self.model, self.file(trial), trial.result.plan, self.split.held, self.threads)
+
+
+def _kernels(trial: Trial, number: int) -> Hashable:
+    """What decides about a trial's speed: its operators and the types that they read and give."""
+    if trial.result is None:
+        return number
+    return tuple(
+        (node.domain, node.op_type, *(None if v is None else v.dtype for v in (*node.inputs, *node.outputs)))
+        for node in query.nodes(trial.result.model)
+    )
 
 
 def _joined(known: Stats, fresh: Stats) -> Stats:
