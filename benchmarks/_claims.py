@@ -16,7 +16,7 @@ MOST_SECONDS = 300  # for all steps
 SMALL = 100e6  # bytes of the models of which that is asked
 PER_TENSOR = 0.015  # of mobilenet_v2 with one scale for each weight tensor
 POINT = 0.01
-OURS = ("bias-correction", "auto")  # what octavo.quantize does by itself, and the automatic choice
+OURS = ("default", "auto")  # what octavo.quantize does by itself, and the automatic choice
 SPREAD = 0.5  # points between calibration sets
 
 
