@@ -102,6 +102,11 @@ def beside_peers(model: str, rows: Rows, ours: str) -> Iterator[Verdict]:
     yield Verdict(
         f"{model}, {ours}: as accurate as the best peer, within noise", won >= -(error or 0.0), evidence
     )
+    near = {name: rows[name]["sqnr_db"] for name in peers if rows[name].get("sqnr_db") is not None}
+    if mine.get("sqnr_db") is not None and near:
+        text = f"{mine['sqnr_db']:.1f} dB, " + ", ".join(f"{name} {db:.1f}" for name, db in near.items())
+        holds = mine["sqnr_db"] >= max(near.values())
+        yield Verdict(f"{model}, {ours}: closer to float than every peer", holds, text)
     if mine.get("speed") and theirs.get("speed"):
         holds = mine["speed"] >= theirs["speed"]
         text = f"{mine['speed']:.2f} × float, {best} {theirs['speed']:.2f} ×"

@@ -123,7 +123,15 @@ class Bench:
         payload["path"] = made.get("path")
         limit = self.arguments.limit or "all"
         judged = self._kept(folder / f"judged-{limit}.json", task_judge, payload)
-        return {**made, **judged, "error": judged.get("error")}
+        row = {**made, **judged, "error": judged.get("error")}
+        if payload["path"] is not None:
+            row["sqnr_db"] = self._near(folder, payload).get("sqnr_db")
+        return row
+
+    def _near(self, folder: Path, payload: Figures) -> Figures:
+        """How close the outputs are to those of the float model."""
+        source = zoo_module(payload["zoo"], "evaluate").model_path(payload["model"])
+        return self._kept(folder / "fidelity.json", task_fidelity, {**payload, "float": str(source)})
 
     def _made(self, folder: Path, payload: Figures) -> Figures:
         variant = payload["variant"]
@@ -164,10 +172,9 @@ class Bench:
         if made.get("error"):
             return made
         payload["path"] = made["path"]
-        payload["float"] = str(zoo_module(payload["zoo"], "evaluate").model_path(pattern.model))
         limit = self.arguments.limit or "all"
         judged = self._kept(folder / f"judged-{limit}.json", task_judge, payload)
-        near = self._kept(folder / "fidelity.json", task_fidelity, payload)
+        near = self._near(folder, payload)
         return {**made, **judged, **near, "error": judged.get("error") or near.get("error")}
 
     def add_speed(self, model: str, rows: dict[str, Figures]) -> None:

@@ -15,9 +15,10 @@ the zoo has) and are judged on the same samples by the zoo's metric; each runs i
 ``--cache`` models and figures are kept and found again, so that a long run can be split and resumed; empty
 the folder when the code has changed.
 
-"− float" is paired on the same samples, with a standard error where the metric has one. "s" are seconds of
-quantizing without those of making samples; "speed" is measured in turns with float, on one thread. "local
-error" is what the steps' own reports expect of the layers they changed.
+"− float" is paired on the same samples, with a standard error where the metric has one; "dB" is the signal to
+noise ratio of the outputs, of the part that has the lowest, on a few samples. "s" are seconds of quantizing
+without those of making samples; "speed" is measured in turns with float, on one thread. "local error" is what
+the steps' own reports expect of the layers they changed.
 
 The zoo is a folder with ``evaluate.py`` and ``inputs.py`` (default: ``$OCTAVO_ZOO_DIR``, else
 ``../shared/zoo`` beside this checkout); ``$OCTAVO_ZOO`` names the folder of its larger models.
@@ -92,7 +93,7 @@ def tell(model: str, variant: str, row: Figures) -> None:
 # ---------------------------------------------------------------------------------------- tables
 
 LAST = "local error, notes"
-HEADER = ("model", "variant", "metric", "value", "− float", "± se", "speed", "size", "s", LAST)
+HEADER = ("model", "variant", "metric", "value", "− float", "± se", "dB", "speed", "size", "s", LAST)
 
 
 def table_rows(table: Table) -> Iterator[list[str]]:
@@ -110,6 +111,7 @@ def table_rows(table: Table) -> Iterator[list[str]]:
                 row.get("error") or number(value, ".4f"),
                 number(value - reference, "+.4f") if paired else "",
                 number(error, ".4f"),
+                number(row.get("sqnr_db"), ".1f"),
                 number(row.get("speed"), ".2f", " ×"),
                 number(row["bytes"] / base["bytes"], ".3f", " ×") if sized else "",
                 number(row.get("seconds")),
