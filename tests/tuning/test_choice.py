@@ -29,6 +29,13 @@ def test_of_like_speeds_the_most_faithful_is_chosen() -> None:
     assert chosen(trial("a", 1.70, 20), trial("b", 1.68, 30), trial("c", 1.0, 50)) == "b"
 
 
+def test_of_those_that_are_hardly_apart_the_one_of_fewest_steps_is_chosen() -> None:
+    steps = ("clip", "rounding", "bias-correction")
+    more = replace(trial("more", 1.7, 25.2), candidate=Candidate("more", octavo.W8A8.but(steps=steps), ""))
+    assert chosen(more, trial("less", 1.7, 25.0)) == "less"
+    assert chosen(more, trial("less", 1.7, 24.0)) == "more"
+
+
 def test_a_third_more_speed_wins_where_fidelity_is_fine() -> None:
     assert chosen(trial("fast", 1.95, 24), trial("close", 1.5, 30)) == "fast"
 

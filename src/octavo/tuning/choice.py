@@ -12,7 +12,8 @@ place in a hundred with another class weighs as much as 3 %. Where the places we
 round. A quarter of the bytes weighs as much as half the speed again. So a trial that is a third faster wins
 unless it is some 10 dB or 10 places in a hundred further off. With a limit on what a task may lose fidelity
 is settled, and speed and size alone count. Trials that are as fast as the one with the highest value, as far
-as measuring shows, count as equally fast, and the one that is best in all else is taken. One that is
+as measuring shows, count as equally fast, and the one that is best in all else is taken; of those that are
+less than 0.015 worse, the one of fewest steps, as each step fits the model to its samples. One that is
 hardly as fast as was demanded, and may be slower, is taken only where no other will do. A trial that only
 stores weights has the speed of float, as it is float that runs; it has to win by a value that is higher by
 0.05. One that leaves a kind of operators float for speed is left aside where it is no faster than the one
@@ -35,6 +36,7 @@ PER_DB, PER_DB_MORE = 0.03, 0.01  # of ln(speed)
 PER_AGREEMENT = 3.0
 FEW_PLACES = 200  # an agreement that was counted in so many places has half its weight
 PER_SIZE = 0.3
+LITTLE = 0.015  # of fidelity and size, half a decibel: what the samples held back do not tell apart
 IDLE = 0.05  # what a trial is worth less that runs float: quantizing is to make a model faster
 
 
@@ -66,7 +68,7 @@ def pick(trials: Sequence[Trial], demands: Demands) -> tuple[Trial, bool, str]:
     if good:
         first = max(good, key=lambda trial: value(trial, demands))
         rivals = [trial for trial in good if alike(trial, first) and trial.runs_float <= first.runs_float]
-        best = max(rivals, key=standing)
+        best = _simplest(rivals)
         return best, True, f"{best.name}: {words(best)}"
     ran = [trial for trial in trials if trial.error is None]
     if not ran:
@@ -76,6 +78,13 @@ def pick(trials: Sequence[Trial], demands: Demands) -> tuple[Trial, bool, str]:
     best = max(faithful, key=speed) if faithful else max(ran, key=_nearest)
     missed = "; ".join(f"{trial.name}: {demands.missed(trial)}" for trial in trials)
     return best, False, f"nothing meets the demands. {missed}"
+
+
+def _simplest(rivals: Sequence[Trial]) -> Trial:
+    """The best by fidelity and size; of those that are hardly any worse, the one of fewest steps."""
+    highest = max(map(standing, rivals))
+    near = [trial for trial in rivals if standing(trial) >= highest - LITTLE]
+    return min(near, key=lambda trial: (len(trial.candidate.recipe.steps), -standing(trial)))
 
 
 def _good(trials: Sequence[Trial], demands: Demands) -> list[Trial]:
