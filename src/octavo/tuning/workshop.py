@@ -139,13 +139,14 @@ class Workshop:
 
     def measure(self, trials: Sequence[Trial], seconds: float) -> None:
         """Time some trials beside float, alone; those that differ in nothing but numbers as one."""
-        places = [self.trials.index(self.now(trial)) for trial in trials if trial.error is None]
-        if not places:
+        asked = {_kernels(self.now(trial)) for trial in trials if trial.error is None}
+        twins: dict[Hashable, list[int]] = {}
+        for i, trial in enumerate(self.trials):
+            if trial.error is None and (kernels := _kernels(trial)) in asked:
+                twins.setdefault(kernels, []).append(i)
+        if not twins:
             return
         self.tell("measure", 0, 1)
-        twins: dict[Hashable, list[int]] = {}
-        for i in places:
-            twins.setdefault(_kernels(self.trials[i], i), []).append(i)
         found = speeds(
             self.session,
             [self.folder / self._name(same[0]) for same in twins.values()],
@@ -165,10 +166,10 @@ class Workshop:
         return sensitivity(self.model, self.file(trial), trial.result.plan, self.split.held, self.threads)
 
 
-def _kernels(trial: Trial, number: int) -> Hashable:
+def _kernels(trial: Trial) -> Hashable:
     """What decides about a trial's speed: its operators and the types that they read and give."""
     if trial.result is None:
-        return number
+        return trial.name
     return tuple(
         (node.domain, node.op_type, *(None if v is None else v.dtype for v in (*node.inputs, *node.outputs)))
         for node in query.nodes(trial.result.model)
