@@ -6,12 +6,13 @@ import io
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
 from octavo.model.edit import Editor
 from octavo.model.serialize import tensor_bytes
-from octavo.model.tensors import ArrayTensor, dims_of, element_type, of_array
+from octavo.model.tensors import ArrayTensor, dims_of, element_type, of_array, of_message
 
 PLAIN = ("float32", "float64", "float16", "bool", "int8", "uint8", "int16", "uint16", "int32", "int64")
 
@@ -62,3 +63,29 @@ def test_constant_of_an_editor_serializes_as_protobuf_by_onnx_ir_too() -> None:
     assert value.const_value is not None
     proto = ir.serde.serialize_tensor(value.const_value)
     assert (proto.name, list(proto.dims), proto.raw_data) == ("c", [1, 2], np.float32([1, 2]).tobytes())
+
+
+def test_a_small_tensor_of_a_message_is_read_once() -> None:
+    array = np.arange(6, dtype=np.int64).reshape(2, 3)
+    found = of_message(onnx.numpy_helper.from_array(array, "t"))
+    assert found is not None
+    assert found.name == "t"
+    np.testing.assert_array_equal(found.numpy(), array)
+    assert found.numpy() is found.numpy()
+
+
+@pytest.mark.parametrize(
+    "proto",
+    [
+        onnx.helper.make_tensor("typed", onnx.TensorProto.FLOAT, [2], [1.0, 2.0]),
+        onnx.numpy_helper.from_array(np.zeros(1 << 15, np.float32), "large"),
+        onnx.numpy_helper.from_array(np.zeros(0, np.float32), "empty"),
+        onnx.TensorProto(name="apart", data_type=onnx.TensorProto.FLOAT, dims=[4]),
+        onnx.TensorProto(
+            name="noted", data_type=onnx.TensorProto.UINT8, dims=[1], raw_data=b"1", doc_string="note"
+        ),
+    ],
+    ids=lambda proto: proto.name,
+)
+def test_any_other_tensor_stays_in_its_message(proto: onnx.TensorProto) -> None:
+    assert of_message(proto) is None
