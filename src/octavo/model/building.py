@@ -148,7 +148,7 @@ def _held(node: onnx.NodeProto) -> onnx.TensorProto | None:
 def _constant(name: str, proto: onnx.TensorProto, values: _Scope) -> ir.Value:
     if name in values:
         raise _UnusualError
-    tensor = ir.TensorProtoTensor(proto)
+    tensor = _tensor(proto)
     kind, shape = ir.TensorType(element_type(tensor)), ir.Shape(proto.dims)
     value = values[name] = ir.Value(name=name, type=kind, shape=shape, const_value=tensor)
     return value

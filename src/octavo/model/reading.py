@@ -19,13 +19,12 @@ from octavo.model.building import build
 from octavo.model.checking import check_model
 from octavo.model.external import Folder
 from octavo.model.scopes import check_acyclic, in_order
-from octavo.model.tensors import Bytes, DataFile, MappedTensor, own_name
+from octavo.model.tensors import SMALL, Bytes, DataFile, MappedTensor, own_name
 
 SOURCE = "octavo.source"  # in model.meta: the path the model came from
 FILES = "octavo.files"  # in model.meta: every file that its weights are read from
 MESSAGE = "octavo.message"  # in model.meta: what a model that is normalized next was read from
 
-_MAP_LEAST = 16 << 10  # smaller weights are read at once
 # What onnx-ir and protobuf raise for messages that are well-formed and make no sense.
 _MALFORMED = (ir.serde.SerdeError, ValueError, NotImplementedError, TypeError, KeyError, AttributeError,
               IndexError, OverflowError, RecursionError)  # fmt: skip
@@ -139,7 +138,7 @@ def _from_content(
         raise ModelError(f"{where} is empty: no ONNX model.")
     weights: dict[str, wire.Stretch] = {}
     try:
-        parts = wire.split(content.data, _MAP_LEAST)
+        parts = wire.split(content.data, SMALL)
         weights = parts.weights
         proto = onnx.ModelProto.FromString(parts.rest)
     except (wire.WireError, DecodeError, UnicodeDecodeError) as error:

@@ -302,7 +302,7 @@ def _head(header: onnx.TensorProto, name: str, tensor: ir.TensorProtocol) -> Non
 
 def add_tensor(graph: onnx.GraphProto, name: str, tensor: ir.TensorProtocol) -> None:
     """Add an initializer with its content; most are plain arrays and get a short way."""
-    if type(tensor) is ArrayTensor and TYPED not in tensor.meta and not tensor.doc_string:
+    if type(tensor) is ArrayTensor and not is_typed(tensor) and not tensor.doc_string:
         graph.initializer.add(
             dims=tensor.raw.shape, data_type=tensor.dtype, name=name, raw_data=tensor.tobytes()
         )

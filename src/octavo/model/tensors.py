@@ -36,7 +36,7 @@ _PLAIN: dict[np.dtype[Any], ir.DataType] = {
     )
 }  # fmt: skip
 _NUMBERS = {int(kind): (kind, dtype) for dtype, kind in _PLAIN.items()} if sys.byteorder == "little" else {}
-_SMALL = 16 << 10  # bytes; a larger tensor of a message is not copied before it is asked for
+SMALL = 16 << 10  # bytes; a larger weight stays in its file or message until it is asked for
 
 
 class DataFile:
@@ -235,7 +235,7 @@ def of_message(proto: onnx.TensorProto) -> ArrayTensor | None:
         return None
     dims, (kind, dtype) = tuple(proto.dims), known
     due = math.prod(dims) * dtype.itemsize
-    if not 0 < due <= _SMALL or len(content := proto.raw_data) != due:
+    if not 0 < due <= SMALL or len(content := proto.raw_data) != due:
         return None
     array = np.frombuffer(content, dtype).reshape(dims)
     return ArrayTensor(array, kind, ir.Shape(dims), proto.name)

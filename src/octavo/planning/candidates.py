@@ -304,7 +304,7 @@ def _is_thin_start(conv: ir.Node, target: Target) -> bool:
     A picture whose size is open is taken to be large.
     """
     dims = [d or 1 for d in query.shape(conv.inputs[1]) or ()]
-    sides = (query.shape(conv.outputs[0]) or ())[2:]
+    sides = (query.shape(conv.outputs[0]) or (None,) * 3)[2:]
     known = [side for side in sides if side is not None]
     large = len(known) < len(sides) or math.prod(known) >= _LARGE
     least = max(target.least_products, target.large_products if large else 0)

@@ -167,11 +167,11 @@ class Workshop:
 
 
 def _kernels(trial: Trial) -> Hashable:
-    """What decides about a trial's speed: its operators and the types that they read and give."""
+    """What decides about a trial's speed: its nodes and the types that they read and give."""
     if trial.result is None:
         return trial.name
     return tuple(
-        (node.domain, node.op_type, *(None if v is None else v.dtype for v in (*node.inputs, *node.outputs)))
+        (node.name, node.op_type, *(None if v is None else v.dtype for v in (*node.inputs, *node.outputs)))
         for node in query.nodes(trial.result.model)
     )
 
