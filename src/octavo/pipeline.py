@@ -193,7 +193,7 @@ def start(source: io.ModelSource, opset: int, run: Run) -> Started:
     query.refuse_unsupported(model)
     if run.output is not None:
         check_output(model, run.output)
-    size = io.weight_bytes(model) + query.constant_bytes(model)
+    size = io.held_bytes(model)
     run.progress("prepare", 0, 1)
     with uncollected():
         report = ready(model, opset, run.prepare)

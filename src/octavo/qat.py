@@ -49,7 +49,7 @@ def convert(
     model = io.load(source)
     if run.output is not None:
         check_output(model, run.output)
-    size = io.weight_bytes(model) + query.constant_bytes(model)
+    size = io.held_bytes(model)
     run.progress("prepare", 0, 1)
     with pipeline.uncollected():
         peeled, report = _float_model(model, exact)

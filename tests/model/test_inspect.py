@@ -28,6 +28,19 @@ def test_a_float_model_is_float() -> None:
     )
 
 
+def test_weights_that_constant_nodes_hold_are_weights() -> None:
+    proto = builders.conv_net()
+    held = [
+        onnx.helper.make_node("Constant", [], [weight.name], value=weight)
+        for weight in proto.graph.initializer
+    ]
+    stored = octavo.inspect(proto)
+    nodes = list(proto.graph.node)
+    del proto.graph.initializer[:], proto.graph.node[:]
+    proto.graph.node.extend([*held, *nodes])
+    assert octavo.inspect(proto).parts == stored.parts
+
+
 def test_qdq_shows_types_granularity_and_counts() -> None:
     result = octavo.quantize(convolutions(3), feeds_for(convolutions(3)))
     found = octavo.inspect(result.model)

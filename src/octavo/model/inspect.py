@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from octavo.core.qtypes import from_onnx
 from octavo.model import query
+from octavo.model.serialize import tensors
 from octavo.model.stored import stored_weight
 
 _WEIGHT_SLOTS = {
@@ -182,11 +183,8 @@ def _style(ops: Counter[str]) -> str:
 def _parts(model: ir.Model) -> tuple[Part, ...]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    for graph in query.graphs(model):
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if tensor is not None:
-                name = _type_name(tensor.dtype)
-                counts[name] += 1
-                sizes[name] += int(tensor.nbytes)
+    for tensor in (*tensors(model), *query.held_tensors(model)):
+        name = _type_name(tensor.dtype)
+        counts[name] += 1
+        sizes[name] += int(tensor.nbytes)
     return tuple(Part(n, counts[n], b) for n, b in sizes.most_common())

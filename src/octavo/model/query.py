@@ -56,10 +56,10 @@ def attributes(node: ir.Node) -> dict[str, ir.Attr]:
     return node.attributes.data
 
 
-def constant_bytes(model: ir.Model) -> int:
-    """The size of what ``Constant`` nodes hold, before they become initializers."""
-    held = (attribute(node, "value") for node in nodes(model) if node.op_type == "Constant")
-    return sum(int(tensor.nbytes) for tensor in held if isinstance(tensor, ir.TensorProtocol))
+def held_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """What ``Constant`` nodes hold, before they become initializers."""
+    held = (attribute(node, "value") for node in nodes(model) if is_op(node, "Constant"))
+    return (tensor for tensor in held if isinstance(tensor, ir.TensorProtocol))
 
 
 def takes_graphs(node: ir.Node) -> bool:

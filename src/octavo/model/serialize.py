@@ -71,6 +71,11 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(map(tensor_bytes, tensors(model)))
 
 
+def held_bytes(model: ir.Model) -> int:
+    """The size of all weights, also of those that ``Constant`` nodes hold."""
+    return weight_bytes(model) + sum(map(tensor_bytes, query.held_tensors(model)))
+
+
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     """The size of a tensor's content, without the detours that its own ``nbytes`` takes.
 

@@ -99,7 +99,7 @@ def tune(
     workers_ = engine_of(engine, workers, address, threads)
     with scratch.folder() as folder, held(workers_):
         shop = Workshop(model, split, chosen, Path(folder), workers_, threads, tell, ends, stride, histograms)
-        shop.float_bytes = io.weight_bytes(loaded) + query.constant_bytes(loaded)
+        shop.float_bytes = io.held_bytes(loaded)
         if exam is not None:
             shop.examiner = Examiner(exam, model, workers_, tell)
         layers = _Search(shop, wanted, base, seconds).run()
