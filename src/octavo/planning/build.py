@@ -16,35 +16,27 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from octavo.core.plan import (
-    Bounded,
     Constant,
-    Derived,
     Dynamic,
     Entry,
     Key,
-    Measured,
     Plan,
     Quantized,
     Shared,
     Skipped,
 )
-from octavo.core.recipe import DynamicScheme, Placement, Recipe, Style
-from octavo.core.scheme import Scheme
+from octavo.core.recipe import Placement, Recipe, Style
 from octavo.model import query
 from octavo.ops import (
     BLOCK_PRODUCT,
     MATMUL_TO_FLOAT,
-    Act,
-    Bias,
     Kind,
     OpRule,
     Out,
     Same,
-    Table,
     Weight,
     rule_of,
 )
-from octavo.ops.hooks import clamp_bounds
 from octavo.planning import guards, hazards, legal, outliers, overrides, spellings, weights
 from octavo.planning.accepted import accepts, fitted
 from octavo.planning.candidates import (
@@ -57,6 +49,7 @@ from octavo.planning.candidates import (
     refusal,
     weight_of,
 )
+from octavo.planning.draft import Draft, name_of
 from octavo.planning.listed_integers import ListedIntegers
 from octavo.planning.listed_pairs import ListedPairs
 from octavo.planning.select import ORIGINAL, Selection
@@ -80,19 +73,10 @@ def build(model: ir.Model, recipe: Recipe, target: Target, avoid: Avoid | None =
     return with_stored(_Builder(model, nodes, question).plan(), nodes, question)
 
 
-class _Builder:
+class _Builder(Draft):
     def __init__(self, model: ir.Model, nodes: Sequence[ir.Node], question: Question) -> None:
-        self.model = model
-        self.nodes = nodes
-        self.q = question
-        self.recipe = question.recipe
-        self.entries: dict[Key, Entry] = {}
-        self.quantized: dict[str, Quantized] = {}
-        self.absorbed: dict[str, str] = {}
-        self.reasons: dict[str, str] = {}
-        self.level: set[ir.Value] = set()  # values that are quantized for every reader
+        super().__init__(model, nodes, question)
         self.part_of_layer: set[str] = set()  # Adds that belong to a linear layer
-        self.static = self.recipe.is_static
         self.loud = outliers.loud_layers(nodes)
 
     def plan(self) -> Plan:
@@ -135,7 +119,7 @@ class _Builder:
         found = guards.find(self.nodes, self.quantized, self.level, entries, self.q.target) if held else ()
         biases = {q.bias_add for q in self.quantized.values() if q.bias_add is not None}
         alone = {*self.quantized, *biases, *found}
-        free = [node for node in self.nodes if not self._is_excluded(node)]
+        free = [node for node in self.nodes if not self.is_excluded(node)]
         return (*found, *guards.apart(free, alone, self.q.target))
 
     # ---- one node
@@ -159,12 +143,12 @@ class _Builder:
                 self._passenger(node, rule, leads)
 
     def _product(self, node: ir.Node, rule: OpRule) -> None:
-        if at_run_time(node, self.q) and self._barred(node, rule) is None:
+        if at_run_time(node, self.q) and self.barred(node, rule) is None:
             self._running(node, rule)
             return
         output = self._takes_output(node, rule)
-        reason = self._barred(node, rule) or (output if isinstance(output, str) else None)
-        unseen = _name(node.inputs[0]) in self.q.avoid.unseen if node.inputs[0] is not None else False
+        reason = self.barred(node, rule) or (output if isinstance(output, str) else None)
+        unseen = name_of(node.inputs[0]) in self.q.avoid.unseen if node.inputs[0] is not None else False
         loud = node.name in self.loud and reason is None
         if loud and self._takes_passes(node):
             self._running(node, rule)
@@ -173,16 +157,16 @@ class _Builder:
             blocks = weights.blocks_of(node, self.recipe, self.q.target)
             if blocks is not None and node.inputs[1] is not None:
                 self.quantized[node.name or ""] = Quantized(node.op_type, BLOCK_PRODUCT.op_type)
-                self.entries[Key(_name(node.inputs[1]), node.name)] = Constant(blocks)
+                self.entries[Key(name_of(node.inputs[1]), node.name)] = Constant(blocks)
                 return
         if unseen and self._weight_alone(node, rule):
             return
         if reason is not None:
-            self._skip(node, reason)
+            self.skip(node, reason)
             return
         layer = query.linear_layer(node) if node.op_type == "MatMul" and not self.q.everywhere else None
         add = layer.add if layer is not None else None
-        if add is not None and self._is_excluded(add):
+        if add is not None and self.is_excluded(add):
             add = None
         spelled = self._spelling(node, rule, output is True)
         self.quantized[node.name or ""] = Quantized(
@@ -193,16 +177,16 @@ class _Builder:
             self.reasons.pop(add.name or "", None)
         for i, value in enumerate(node.inputs):
             if value is not None:
-                self._input(node, rule, i, value)
+                self.reads(node, rule, i, value)
         if (
             add is not None
             and layer is not None
             and layer.bias is not None
             and weights.has_int32_bias(self.recipe)
         ):
-            self._bias(add, layer.bias, node)
+            self.bias(add, layer.bias, node)
         if output is True:
-            self._output(node, rule)
+            self.gives(node, rule)
 
     def _running(self, node: ir.Node, rule: OpRule) -> None:
         """A linear layer that finds the range of its input while the model runs; its result is float."""
@@ -220,9 +204,9 @@ class _Builder:
             scheme = weights.scheme_of(
                 node, rule, role, w, self.recipe.but(style=Style.INTEGER), self.q.target
             )
-            self.entries[Key(_name(w), node.name)] = Constant(scheme)
+            self.entries[Key(name_of(w), node.name)] = Constant(scheme)
             by_row = loud and outliers.gated(x)
-            self.entries[Key(_name(x), node.name)] = Dynamic(twice=loud, by_row=by_row)
+            self.entries[Key(name_of(x), node.name)] = Dynamic(twice=loud, by_row=by_row)
 
     def _takes_passes(self, node: ir.Node) -> bool:
         """Whether a layer with a loud input reads it in two passes of 8 bits."""
@@ -248,7 +232,7 @@ class _Builder:
             return False
         scheme = weights.scheme_of(node, rule, role, weight, self.recipe, self.q.target)
         self.quantized[node.name or ""] = Quantized(node.op_type, node.op_type)
-        self.entries[Key(_name(weight), node.name)] = Constant(scheme)
+        self.entries[Key(name_of(weight), node.name)] = Constant(scheme)
         return True
 
     def _takes_output(self, node: ir.Node, rule: OpRule) -> bool | str:
@@ -259,7 +243,7 @@ class _Builder:
         if not must and not self.q.everywhere:
             return False
         output = node.outputs[0]
-        barred = self._avoided(output) if self._avoided(self._clamped(output)) else None
+        barred = self.avoided(output) if self.avoided(self.clamped(output)) else None
         if barred is None:
             return True
         return barred if must else False
@@ -273,147 +257,25 @@ class _Builder:
             return MATMUL_TO_FLOAT.op_type
         return form.op_type
 
-    def _barred(self, node: ir.Node, rule: OpRule) -> str | None:
-        """Why a value that a node would read quantized has to stay float."""
-        bias_is_fixed = self.recipe.style is Style.QOPERATOR and node.op_type in ("Conv", "Gemm")
-        for i, value in enumerate(node.inputs):
-            role = rule.role(i)
-            if value is None or not (
-                isinstance(role, Act | Weight | Table) or (isinstance(role, Bias) and bias_is_fixed)
-            ):
-                continue
-            reason = self._avoided(value)
-            if reason is not None:
-                return reason
-        return None
-
-    def _is_excluded(self, node: ir.Node) -> bool:
-        return "excluded" in self.reasons.get(node.name or "", "")
-
-    def _input(self, node: ir.Node, rule: OpRule, index: int, value: ir.Value) -> None:
-        role = rule.role(index)
-        if isinstance(role, Weight) and weight_of(value) is not None:
-            self.entries[Key(_name(value), node.name)] = Constant(
-                weights.scheme_of(node, rule, role, value, self.recipe, self.q.target)
-            )
-        elif isinstance(role, Act | Weight):
-            self._activation(node, value)
-        elif (
-            isinstance(role, Bias)
-            and query.constant(value) is not None
-            and weights.has_int32_bias(self.recipe)
-        ):
-            self._bias(node, value, node)
-
-    def _activation(self, node: ir.Node, value: ir.Value) -> None:
-        """The node reads this value quantized: as it is for all, or only on this edge."""
-        if self.recipe.activations is None or value in self.level:
-            return
-        if query.constant(value) is not None:
-            self._constant_operand(node, value)
-        elif isinstance(self.recipe.activations, DynamicScheme):
-            self.entries[Key(_name(value), node.name)] = Dynamic(self.recipe.activations.qtype)
-        elif self.q.everywhere:
-            self.level.add(value)
-            self.entries[Key(_name(value))] = Measured(self.recipe.activations)
-        else:
-            self.entries[Key(_name(value), node.name)] = Measured(self.recipe.activations)
-
-    def _constant_operand(self, node: ir.Node, value: ir.Value) -> None:
-        """A constant beside an activation (Add, Mul, Concat) has the activation's type."""
-        scheme = self.recipe.activations
-        if isinstance(scheme, Scheme):
-            self.entries[Key(_name(value), node.name)] = Constant(scheme)
-
-    def _bias(self, reader: ir.Node, bias: ir.Value, product: ir.Node) -> None:
-        """An int32 bias: its scale is that of the product's input times that of its weight."""
-        x, w = product.inputs[0], product.inputs[1]
-        if x is None or w is None or Key(_name(w), product.name) not in self.entries or self._avoided(bias):
-            return
-        if product.op_type == "ConvTranspose" and query.attribute(product, "group", 1) > 1:
-            return
-        if self.recipe.style is Style.QOPERATOR and reader is not product:
-            return  # MatMulIntegerToFloat takes the bias in float
-        entry = self.entries[Key(_name(w), product.name)]
-        if not isinstance(entry, Constant) or not weights.has_channels(bias, w, entry.scheme):
-            return
-        x_key = Key(_name(x)) if x in self.level else Key(_name(x), product.name)
-        if x_key in self.entries:
-            self.entries[Key(_name(bias), reader.name)] = Derived(tuple(x_key), (_name(w), product.name))  # type: ignore[arg-type]
-
-    def _output(self, node: ir.Node, rule: OpRule) -> None:
-        """The node's results are quantized for every reader, behind a clamp that this makes superfluous."""
-        for i, value in enumerate(node.outputs):
-            result = rule.result(node, i)
-            if not isinstance(result, Out) or not query.is_float(value):
-                continue
-            value = self._behind_clamp(value)
-            self._place(value, self._entry(result))
-
-    def _entry(self, result: Out) -> Entry:
-        scheme = self.recipe.activations
-        if not isinstance(scheme, Scheme):
-            return Dynamic()
-        if result.low is None or result.high is None or scheme.qtype.is_float:
-            return Measured(scheme)
-        return Bounded(scheme, result.low, result.high)
-
-    def _place(self, value: ir.Value, entry: Entry) -> None:
-        self.level.add(value)
-        self.entries[Key(_name(value))] = entry
-
-    def _behind_clamp(self, value: ir.Value) -> ir.Value:
-        """The output of the Relu or Clip behind a value, absorbed where the quantized range replaces it."""
-        found = self._clamped(value)
-        if found is value or self._avoided(found):
-            return value
-        clamp = found.producer()
-        if clamp is not None:
-            self.absorbed[clamp.name or ""] = (
-                f"the quantized range of {_name(found)} starts at zero as it does"
-            )
-        return found
-
-    def _clamped(self, value: ir.Value) -> ir.Value:
-        """The output of the Relu or Clip that reads this value alone, if a quantized range does the same."""
-        scheme = self.recipe.activations
-        clamp = query.only_reader(value)
-        if (
-            clamp is None
-            or clamp.op_type not in ("Relu", "Clip")
-            or clamp.graph is not value.graph
-            or clamp.inputs[0] is not value
-            or clamp.name in self.reasons
-            or not self.recipe.absorb_activations
-            or self.recipe.style is Style.INTEGER  # its results are float, and nothing cuts them off
-            or not isinstance(scheme, Scheme)
-        ):
-            return value
-        bounds = clamp_bounds(clamp)
-        if bounds is None or bounds[0] != 0.0 or bounds[1] <= 0.0:
-            return value
-        entry = overrides.preview(Measured(scheme), _name(clamp.outputs[0]), self.recipe)
-        return clamp.outputs[0] if hazards.holds_clamp(entry, bounds[1]) else value
-
     # ---- between products
 
     def _follower(self, node: ir.Node, rule: OpRule, leads: set[ir.Value]) -> None:
-        acts = self._acts(node, rule)
+        acts = self.activations_of(node, rule)
         if not acts:
-            self._skip(node, "all its inputs are constant")
+            self.skip(node, "all its inputs are constant")
             return
-        bad = self._barred(node, rule) or next(
-            (self._avoided(v) for v in node.outputs if self._avoided(v)), None
+        bad = self.barred(node, rule) or next(
+            (self.avoided(v) for v in node.outputs if self.avoided(v)), None
         )
         if bad is not None:
-            self._skip(node, bad)
+            self.skip(node, bad)
             return
         if not self.q.everywhere:
             if not all(v in self.level for v in acts):
-                self._skip(node, "its input is float")
+                self.skip(node, "its input is float")
                 return
             if not any(v in leads for v in node.outputs):
-                self._skip(node, "no quantized operator reads its result")
+                self.skip(node, "no quantized operator reads its result")
                 return
         form = form_of(rule, self.q)
         self.quantized[node.name or ""] = Quantized(
@@ -421,24 +283,24 @@ class _Builder:
         )
         for i, value in enumerate(node.inputs):
             if value is not None:
-                self._input(node, rule, i, value)
-        self._output(node, rule)
+                self.reads(node, rule, i, value)
+        self.gives(node, rule)
 
     def _passenger(self, node: ir.Node, rule: OpRule, leads: set[ir.Value]) -> None:
         """Data movement and clamps: quantized when their input is, with its parameters where values move."""
         first = node.inputs[0]
         if first is None or first not in self.level:
-            self._skip(node, "its input is float")
+            self.skip(node, "its input is float")
             return
         if not self.q.everywhere and not any(v in leads for v in node.outputs):
-            self._skip(node, "no quantized operator reads its result")
+            self.skip(node, "no quantized operator reads its result")
             return
-        if any(self._avoided(v) for v in node.outputs):
-            self._skip(node, next(self._avoided(v) or "" for v in node.outputs if self._avoided(v)))
+        if any(self.avoided(v) for v in node.outputs):
+            self.skip(node, next(self.avoided(v) or "" for v in node.outputs if self.avoided(v)))
             return
         form = form_of(rule, self.q)
         if self.recipe.style is not Style.QDQ and form is None:
-            self._skip(node, f"it has no integer spelling in the {self.recipe.style.value} style")
+            self.skip(node, f"it has no integer spelling in the {self.recipe.style.value} style")
             return
         self.quantized[node.name or ""] = Quantized(
             node.op_type, form.op_type if form is not None else node.op_type
@@ -448,55 +310,38 @@ class _Builder:
             if isinstance(result, Same | Out) and rule.kind is Kind.LOOKUP:
                 result = Same()
             if isinstance(result, Same):
-                self._place(value, Shared(_name(first)))
+                self.place(value, Shared(name_of(first)))
             elif isinstance(result, Out):
-                self._place(self._behind_clamp(value), self._entry(result))
-
-    def _acts(self, node: ir.Node, rule: OpRule) -> list[ir.Value]:
-        return [
-            v
-            for i, v in enumerate(node.inputs)
-            if v is not None and isinstance(rule.role(i), Act) and query.constant(v) is None
-        ]
-
-    def _avoided(self, value: ir.Value) -> str | None:
-        return self.q.avoid.tensors.get(_name(value))
-
-    def _skip(self, node: ir.Node, reason: str) -> None:
-        self.reasons[node.name or ""] = reason
+                self.place(self.behind_clamp(value), self.entry_of(result))
 
     # ---- weights alone
 
     def _lookup(self, node: ir.Node, rule: OpRule) -> None:
         form = form_of(rule, self.q)
         found = weights.tables(node, rule)
-        reason = self._barred(node, rule) or weights.table_refusal(node, found, self.recipe)
+        reason = self.barred(node, rule) or weights.table_refusal(node, found, self.recipe)
         if reason is not None:
-            self._skip(node, reason)
+            self.skip(node, reason)
             return
         for value in found:
-            self.entries[Key(_name(value), node.name)] = Constant(weights.table_scheme(node, self.recipe))
+            self.entries[Key(name_of(value), node.name)] = Constant(weights.table_scheme(node, self.recipe))
         spelled = form.op_type if node.op_type != "Gather" and form is not None else node.op_type
         self.quantized[node.name or ""] = Quantized(node.op_type, spelled)
 
     def _recurrent(self, node: ir.Node, rule: OpRule) -> None:
         form = form_of(rule, self.q)
-        reason = self._barred(node, rule)
+        reason = self.barred(node, rule)
         if self.recipe.weights.qtype.bits != 8 or self.recipe.weights.qtype.is_float:
             reason = "its weights would need 8 bits"
         elif form is None and self.recipe.style is not Style.QDQ:
             reason = f"it has no integer spelling in the {self.recipe.style.value} style"
         if reason is not None:
-            self._skip(node, reason)
+            self.skip(node, reason)
             return
         for i, value in enumerate(node.inputs):
             if value is not None and isinstance(rule.role(i), Weight):
                 scheme = weights.recurrent_scheme(value, self.recipe, fused=form is not None)
-                self.entries[Key(_name(value), node.name)] = Constant(scheme)
+                self.entries[Key(name_of(value), node.name)] = Constant(scheme)
         self.quantized[node.name or ""] = Quantized(
             node.op_type, form.op_type if form is not None else node.op_type
         )
-
-
-def _name(value: ir.Value) -> str:
-    return value.name or ""
