@@ -21,8 +21,9 @@ import onnx_ir as ir
 
 from octavo import calibration, emission, planning
 from octavo.algorithms import steps as stepping
-from octavo.algorithms.probes import PREFIX, Wishes, probed
+from octavo.algorithms.probes import probed
 from octavo.algorithms.steps import Lab, Phase, Step, StepReport, Subject
+from octavo.algorithms.wishes import PREFIX, Wishes
 from octavo.calibration.engines import Engine, engine_of
 from octavo.calibration.findings import expects_small
 from octavo.calibration.methods import need_of

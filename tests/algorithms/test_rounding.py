@@ -1,19 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
 from builders import model, node, tensor
-from quantizing import run
 
 import octavo
-from octavo import calibration, pipeline
 from octavo.algorithms.feedback import Grid, fed_back, nearest, upper_factor
-from octavo.algorithms.inputs import Inputs, inputs_of
-from octavo.algorithms.layers import Layer, layer_of
-from octavo.algorithms.probes import Wishes, probed
+from octavo.algorithms.inputs import Inputs
 from octavo.core.qtypes import INT4
-from octavo.model import io
 
 from .nets import conv_chain, pictures
 from .stepping import EVERYWHERE, PER_TENSOR, error
@@ -61,34 +55,6 @@ def test_the_error_of_weights_is_that_of_the_outputs() -> None:
     delta = np.random.default_rng(2).standard_normal((1, 3, 6))
     moments = Inputs(300, x.mean(0)[None], (x**2).mean(0)[None], (x.T @ x / 300)[None])
     np.testing.assert_allclose(moments.error(delta)[0], ((x @ delta[0].T) ** 2).mean(0))
-
-
-@pytest.mark.parametrize("group, strides, pads", [(1, 1, 0), (2, 2, 1), (8, 1, 1), (4, 2, 0)])
-def test_moments_of_a_convolution_are_those_of_its_patches(group: int, strides: int, pads: int) -> None:
-    rng = np.random.default_rng(0)
-    w = rng.standard_normal((8, 8 // group, 3, 3)).astype(np.float32)
-    conv = node("Conv", ["x", "w"], ["y"], "conv", group=group, strides=[strides] * 2, pads=[pads] * 4)
-    proto = model([conv], [tensor("x", [1, 8, 10, 10])], [tensor("y", None)], {"w": w})
-    found = moments_of(proto, "conv", pictures(3))
-    assert found is not None and found.gram is not None
-    squares = np.mean([run(proto, f)["y"].astype(np.float64) ** 2 for f in pictures(3)], axis=(0, 1, 3, 4))
-    rows = w.astype(np.float64).reshape(group, 8 // group, -1)
-    np.testing.assert_allclose(found.error(rows).reshape(-1), squares, rtol=1e-4)
-    means = np.mean([run(proto, f)["y"].astype(np.float64) for f in pictures(3)], axis=(0, 1, 3, 4))
-    np.testing.assert_allclose(np.einsum("gok,gk->go", rows, found.mean).reshape(-1), means, atol=1e-5)
-
-
-def moments_of(proto: onnx.ModelProto, name: str, samples: list[dict[str, np.ndarray]]) -> Inputs | None:
-    loaded = io.load(proto)
-    pipeline.ready(loaded, 17, None)
-    layer = next(found for n in loaded.graph if n.name == name and isinstance(found := layer_of(n), Layer))
-    wishes = Wishes()
-    wishes.moments_of([layer], gram=True)
-    before = io.to_bytes(loaded)
-    with probed(loaded, wishes) as needs:
-        stats = calibration.collect(loaded, needs, samples)
-    assert io.to_bytes(loaded) == before
-    return inputs_of(layer, stats)
 
 
 @pytest.mark.parametrize("recipe", [EVERYWHERE, PER_TENSOR], ids=["per-channel", "per-tensor"])

@@ -15,6 +15,7 @@ from builders import model, node, tensor
 from onnx import TensorProto
 
 from octavo.calibration import Feeds, collect, load_stats, read
+from octavo.calibration.lens import wanted_of
 from octavo.calibration.observers import (
     ChannelState,
     HistogramState,
@@ -22,7 +23,7 @@ from octavo.calibration.observers import (
     MinMaxState,
     MomentsState,
 )
-from octavo.calibration.run import Collector, _wanted
+from octavo.calibration.run import Collector
 from octavo.core.qtypes import UINT8
 from octavo.core.scheme import MSE, Auto, Distribution, Entropy, MinMax, Percentile, Scheme
 from octavo.core.stats import Need, Stats
@@ -383,7 +384,7 @@ def test_feeds_can_be_given_as_they_are() -> None:
 def test_a_model_too_large_for_protobuf_goes_through_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("octavo.calibration.run._INLINE_MOST", 10)
+    monkeypatch.setattr("octavo.calibration.lens._INLINE_MOST", 10)
     found = graphs.normal(builders.conv_net())
     data = [{"x": rows(2, 3, 8, 8)}]
     same(collect(found, needs(["relu"], False), data), graphs.fetch(found, ["relu"], data), rel=1e-4)
@@ -406,7 +407,7 @@ def test_reductions_stand_right_behind_what_they_reduce() -> None:
 
     found = graphs.normal(builders.chain(300))
     proto = skeleton(found)
-    asked = augment(proto, _wanted(found, needs([f"t{i}" for i in range(300)], False)))
+    asked = augment(proto, wanted_of(found, needs([f"t{i}" for i in range(300)], False)))
     assert len(asked.packs) <= 64 < len(asked.numbers)
     made = {name: at for at, entry in enumerate(proto.graph.node) for name in entry.output}
     for at, entry in enumerate(proto.graph.node):
@@ -543,7 +544,10 @@ def test_only_the_map_whose_sample_tells_nothing_is_looked_at_closer() -> None:
     x[0, 3, 5, 5] = 0.25
     with Collector(found, needs(["a", "b"], False), threads=1) as collector:
         stats = collector.collect([{"x": x, "z": rows(1, 16, 8, 8)}, {"x": x - 1, "z": rows(1, 16, 8, 8)}])
-        assert {name: want.is_map for name, want in collector._wanted.items()} == {"a": False, "b": True}
+        assert {name: want.is_map for name, want in collector._closely._wanted.items()} == {
+            "a": False,
+            "b": True,
+        }
     assert (stats["a"].low, stats["a"].high, stats["b"].low) == (0, 1, 0)
 
 

@@ -27,9 +27,9 @@ from octavo.algorithms.feedback import nearest
 from octavo.algorithms.inputs import Inputs, inputs_of
 from octavo.algorithms.layers import F64, Layer
 from octavo.algorithms.layers import layers as all_layers
-from octavo.algorithms.probes import Wishes
 from octavo.algorithms.quantized import QuantizedLayer, original_rows, quantized_layers
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
+from octavo.algorithms.wishes import Wishes
 from octavo.core.stats import State
 from octavo.model.edit import Editor
 from octavo.ops import MATMUL_TO_FLOAT

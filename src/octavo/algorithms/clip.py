@@ -26,10 +26,10 @@ from typing import ClassVar
 import numpy as np
 
 from octavo.algorithms.layers import F64
-from octavo.algorithms.probes import Classes, Wishes, class_names
 from octavo.algorithms.readers import Importance, answer_function, is_answer, read_by
 from octavo.algorithms.spreads import Samples, answering, joined, power
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
+from octavo.algorithms.wishes import Classes, Wishes, class_names
 from octavo.calibration.methods.mse import least_squares
 from octavo.calibration.methods.spread import Spread
 from octavo.calibration.observers import LoudnessState

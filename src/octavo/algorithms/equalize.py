@@ -30,8 +30,8 @@ from octavo.algorithms import noise
 from octavo.algorithms.chains import Chain, chains
 from octavo.algorithms.inputs import Inputs, channels_of, inputs_of
 from octavo.algorithms.layers import Layer
-from octavo.algorithms.probes import Wishes
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
+from octavo.algorithms.wishes import Wishes
 from octavo.core.recipe import Recipe
 from octavo.core.stats import State
 from octavo.model.edit import Editor

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.algorithms.layers import Layer
-from octavo.algorithms.probes import PREFIX, names_of
+from octavo.algorithms.wishes import PREFIX, names_of
 from octavo.calibration.observers import ChannelState, ManyState, TotalState
 
 F64 = npt.NDArray[np.float64]

@@ -9,10 +9,10 @@ import numpy as np
 
 from octavo.algorithms.feedback import nearest
 from octavo.algorithms.inputs import total
-from octavo.algorithms.probes import PREFIX
 from octavo.algorithms.quantized import QuantizedLayer
 from octavo.algorithms.replica import Replica, Steps
 from octavo.algorithms.steps import Subject
+from octavo.algorithms.wishes import PREFIX
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from octavo.algorithms.local import LocalError, local_error, replica_of
-from octavo.algorithms.probes import Wishes
 from octavo.algorithms.quantized import quantized_layers
 from octavo.algorithms.replica import Replica
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
+from octavo.algorithms.wishes import Wishes
 from octavo.core.plan import Bounded, Key, Measured
 from octavo.core.qtypes import UINT16
 from octavo.core.recipe import Override

@@ -1,69 +1,32 @@
 """Probes: nodes behind the inputs of layers that find out, inside the runtime, what steps want to know.
 
-They stand at the end of the graph for one pass over the data and are taken away again. A convolution's input
-is unfolded into the vectors that its outputs sum over by a convolution with one 1 in each kernel.
+They stand at the end of the graph for one pass over the data and are taken away again. For products with each
+other a convolution's input is unfolded into the vectors that its outputs sum over, by a convolution with one
+1 in each kernel; sums alone are products with matrices (:mod:`.reach`). Averages over the places of maps come
+from some samples (:attr:`Need.some <octavo.core.stats.Need>`), Gram matrices and extremes from all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.algorithms.layers import Layer
-from octavo.algorithms.replica import Replica, placed
+from octavo.algorithms.reach import Reach, reach_of
+from octavo.algorithms.replica import placed
+from octavo.algorithms.wishes import PREFIX, Classes, Wishes, class_names, grams, names_of
+from octavo.calibration.sampling import lattice
 from octavo.core.stats import Need
 from octavo.model import query
 from octavo.model.edit import Editor
 
-PREFIX = "octavo/probe/"
-WIDEST = 2400  # products; the Gram matrix of more is not computed
-MOST = 1 << 29  # bytes of all Gram matrices together; the smallest are taken first
 _PIXELS = 1024  # of a map; of a larger one some are taken
-_PLACES = 4096  # likewise, for histograms
-
-
-@dataclass(frozen=True)
-class Classes:
-    """A tensor, and channels of it that share a histogram; without channels all of it does."""
-
-    value: ir.Value
-    axis: int = 0
-    channels: tuple[tuple[int, ...], ...] = ()
-
-
-@dataclass
-class Wishes:
-    """What steps want to know; equal wishes are one."""
-
-    moments: dict[str, tuple[Layer, bool]] = field(default_factory=dict)  # by layer; True: with Gram matrix
-    channels: dict[str, tuple[ir.Value, int]] = field(default_factory=dict)  # by tensor; the channel axis
-    classes: dict[str, Classes] = field(default_factory=dict)  # by tensor
-    replicas: dict[str, Replica] = field(default_factory=dict)  # by name
-
-    def moments_of(self, layers: Iterable[Layer], *, gram: bool) -> None:
-        """Ask for what layers read."""
-        for layer in layers:
-            before = self.moments.get(layer.name)
-            self.moments[layer.name] = (layer, gram or (before is not None and before[1]))
-
-    def channels_of(self, value: ir.Value, axis: int) -> None:
-        """Ask for the extremes of each channel of a tensor."""
-        self.channels[value.name or ""] = (value, axis)
-
-    def classes_of(self, classes: Classes) -> None:
-        """Ask for histograms of a tensor."""
-        self.classes[classes.value.name or ""] = classes
-
-    def replicas_of(self, replicas: Iterable[Replica]) -> None:
-        """Ask for the errors of copies of layers."""
-        self.replicas.update((replica.name, replica) for replica in replicas)
-
-    def __bool__(self) -> bool:
-        return bool(self.moments or self.channels or self.classes or self.replicas)
+_FLOAT = ir.DataType.FLOAT
 
 
 @contextmanager
@@ -71,9 +34,13 @@ def probed(model: ir.Model, wishes: Wishes) -> Iterator[dict[str, Need]]:
     """The model with nodes that find out what is wished for, and the needs; afterwards it is as before."""
     probes = _Probes(model)
     try:
-        affordable = _affordable(wishes)
-        for layer, _ in wishes.moments.values():
-            probes.moments(layer, names_of(layer)["gram"] in affordable)
+        layers = [layer for layer, _ in wishes.moments.values()]
+        affordable = grams(wishes)
+        for layer in layers:
+            if names_of(layer)["gram"] in affordable:
+                probes.gram(layer)
+        for layer in layers:
+            probes.moments(layer)
         for value, axis in wishes.channels.values():
             probes.channels(value, axis)
         for classes in wishes.classes.values():
@@ -85,40 +52,6 @@ def probed(model: ir.Model, wishes: Wishes) -> Iterator[dict[str, Need]]:
         probes.remove()
 
 
-def names_of(layer: Layer) -> dict[str, str]:
-    """What the probes of a layer are called; layers that read the same in the same way share them."""
-    node, source = layer.node, layer.x.name
-    how = ""
-    if layer.is_conv:
-        shape = [layer.groups, *layer.kernel]
-        for key in ("strides", "pads", "dilations", "auto_pad"):
-            shape.append(query.attribute(node, key, ""))
-        how = "/" + "_".join(str(part).replace(" ", "") for part in shape)
-    return {part: f"{PREFIX}{source}{how}/{part}" for part in ("size", "sum", "square", "gram")}
-
-
-def class_names(classes: Classes) -> list[str]:
-    """What the histograms of a tensor are called."""
-    return [f"{PREFIX}{classes.value.name}/class{i}" for i in range(max(len(classes.channels), 1))]
-
-
-def _affordable(wishes: Wishes) -> set[str]:
-    """The Gram matrices that are wished for and neither too large by themselves nor together."""
-    sizes = {
-        names_of(layer)["gram"]: 8 * layer.groups * layer.products**2
-        for layer, gram in wishes.moments.values()
-        if gram and layer.products <= WIDEST
-    }
-    found: set[str] = set()
-    left = MOST
-    for name in sorted(sizes, key=sizes.__getitem__):
-        left -= sizes[name]
-        if left < 0:
-            break
-        found.add(name)
-    return found
-
-
 class _Probes:
     """Nodes at the end of the main graph that are taken away again."""
 
@@ -126,28 +59,58 @@ class _Probes:
         self.model, self.editor = model, Editor(model)
         self.nodes: list[ir.Node] = []
         self.needs: dict[str, Need] = {}
-        self._known: dict[str, ir.Value] = {}
 
     def remove(self) -> None:
         """Take all of it away."""
         self.editor.remove(reversed(self.nodes))
 
-    def moments(self, layer: Layer, gram: bool) -> None:
-        """Sums over what a layer reads."""
+    def gram(self, layer: Layer) -> None:
+        """Sums over what a layer reads, and over its products with each other."""
         names = names_of(layer)
-        if names["sum"] not in self.needs:
-            x = self._vectors(layer, names["sum"])
-            self.note(names["sum"], "ReduceSum", [x, self._axes(0, 3)], {"keepdims": 0})
-            size = self.node("Size", [x], dtype=ir.DataType.INT64)
-            self.note(names["size"], "Cast", [size], {"to": int(ir.DataType.FLOAT)})
-        x = self._known[names["sum"]]
-        if gram and names["gram"] not in self.needs:
-            turned = self.node("Transpose", [x], {"perm": [0, 1, 3, 2]})
-            product = self.node("MatMul", [x, turned])
-            self.note(names["gram"], "ReduceSum", [product, self._axes(0)], {"keepdims": 0})
-        elif not gram and names["square"] not in self.needs and names["gram"] not in self.needs:
-            squares = self.node("Mul", [x, x])
-            self.note(names["square"], "ReduceSum", [squares, self._axes(0, 3)], {"keepdims": 0})
+        if names["gram"] in self.needs:
+            return
+        x = self._vectors(layer)
+        self._summed(x, names["sum"])
+        self._counted(x, names["size"])
+        product = self.node("MatMul", [x, self.node("Transpose", [x], {"perm": [0, 1, 3, 2]})])
+        self.note(names["gram"], "ReduceSum", [product, self._axes(0)], {"keepdims": 0})
+
+    def moments(self, layer: Layer) -> None:
+        """Sums over what a layer reads, and over its squares, where they are not known from its products."""
+        names = names_of(layer)
+        if names["sum"] in self.needs:
+            return
+        reach = None if _is_plain(layer) else reach_of(layer)
+        if reach is not None:
+            self._swept(layer.x, reach, names)
+            return
+        x, need = self._vectors(layer), Need(totals=True, some=layer.is_conv)
+        self._summed(x, names["sum"], need)
+        self._summed(self.node("Mul", [x, x]), names["square"], need)
+        self._counted(x, names["size"], need)
+
+    def _summed(self, vectors: ir.Value, name: str, need: Need | None = None) -> None:
+        self.note(name, "ReduceSum", [vectors, self._axes(0, 3)], {"keepdims": 0}, need)
+
+    def _counted(self, x: ir.Value, name: str, need: Need | None = None, share: float = 1.0) -> None:
+        """How many numbers the sums are over, all together: a share of those of a tensor."""
+        size = self.node("Cast", [self.node("Size", [x], dtype=ir.DataType.INT64)], {"to": int(_FLOAT)})
+        self.note(name, "Mul", [size, self._matrix(np.array(share))], {}, need)
+
+    def _swept(self, x: ir.Value, reach: Reach, names: Mapping[str, str]) -> None:
+        """Sums over what each tap of a kernel reads of a map; of squares, a share of those of the channel."""
+        need = Need(totals=True, some=True)
+        *first, last = reach.axes
+        found = self.node("MatMul", [x, self._matrix(last.T)])
+        for one in first:
+            found = self.node("MatMul", [self._matrix(one), found])
+        self.note(names["sum"], "ReduceSum", [found, self._axes(0)], {"keepdims": 0}, need)
+        operands, attributes = self._reduction(x, [2 + axis for axis in range(len(reach.axes))])
+        squares = self.node("ReduceSumSquare", operands, attributes)
+        squares = self.node("ReduceSum", [squares, self._axes(0)], {"keepdims": 1})
+        squares = self.node("Transpose", [squares], {"perm": [1, 0]})
+        self.note(names["square"], "Mul", [squares, self._matrix(reach.shares[None])], {}, need)
+        self._counted(x, names["size"], need, reach.outputs * reach.taps / reach.places)
 
     def channels(self, value: ir.Value, axis: int) -> None:
         """The extremes of each channel."""
@@ -165,8 +128,8 @@ class _Probes:
     def classes(self, classes: Classes) -> None:
         """Histograms of each class of channels, apart by the loudness of all channels."""
         names, value = class_names(classes), self._thinned(classes.value)
-        if query.element_type(classes.value) != ir.DataType.FLOAT:
-            value = self.node("Cast", [value], {"to": int(ir.DataType.FLOAT)})
+        if query.element_type(classes.value) != _FLOAT:
+            value = self.node("Cast", [value], {"to": int(_FLOAT)})
         power = self.node("ReduceMean", [self.node("Mul", [value, value])], {"keepdims": 0})
         power = self.node("Reshape", [power, self._shape(1)])
         for name, channels in zip(names, classes.channels or ((),), strict=True):
@@ -174,17 +137,14 @@ class _Probes:
             if len(names) > 1:
                 part = self.node("Gather", [value, self._shape(*channels)], {"axis": classes.axis})
             row = self.node("Reshape", [part, self._shape(-1)])
-            self.note(name, "Concat", [power, row], {"axis": 0}, Need(loudness=True))
+            self.note(name, "Concat", [power, row], {"axis": 0}, Need(loudness=True, some=True))
 
     def _thinned(self, value: ir.Value) -> ir.Value:
-        """Some places of a large map ``[N, C, H, W]``, as ``[N, C, place]``."""
-        dims = query.shape(value)
-        if dims is None or len(dims) < 4 or not all(isinstance(d, int) for d in dims[2:]):
-            return value
-        step = int(np.prod([d for d in dims[2:] if d is not None])) // _PLACES
-        if step < 2:
-            return value
-        return self._every(self.node("Reshape", [value, self._shape(0, 0, -1)]), 2, step | 1)
+        """Some places of a large map."""
+        step = lattice(query.shape(value))
+        for axis in (2, 3) if step > 1 else ():
+            value = self._every(value, axis, step)
+        return value
 
     def _every(self, value: ir.Value, axis: int, step: int) -> ir.Value:
         """Every so many-th entry along an axis."""
@@ -197,19 +157,15 @@ class _Probes:
             return [value, self._axes(*axes)], {"keepdims": 0}
         return [value], {"keepdims": 0, "axes": axes}
 
-    def _vectors(self, layer: Layer, slot: str) -> ir.Value:
+    def _vectors(self, layer: Layer) -> ir.Value:
         """The layer's input as ``[N, group, product, place]``."""
         if not layer.is_conv:
             rows = self.node("Reshape", [layer.x, self._shape(1, 1, -1, layer.inputs)])
-            found = self.node("Transpose", [rows], {"perm": [0, 1, 3, 2]})
-        else:
-            x = layer.x if _is_plain(layer) else self._unfolded(layer)
-            found = self.node("Reshape", [x, self._shape(0, layer.groups, layer.products, -1)])
-            step = _step(layer)
-            if step > 1:
-                found = self._every(found, 3, step)
-        self._known[slot] = found
-        return found
+            return self.node("Transpose", [rows], {"perm": [0, 1, 3, 2]})
+        x = layer.x if _is_plain(layer) else self._unfolded(layer)
+        found = self.node("Reshape", [x, self._shape(0, layer.groups, layer.products, -1)])
+        step = _step(layer)
+        return self._every(found, 3, step) if step > 1 else found
 
     def _unfolded(self, layer: Layer) -> ir.Value:
         taps = int(np.prod(layer.kernel))
@@ -243,7 +199,7 @@ class _Probes:
         attributes: dict[str, object] | None = None,
         *,
         output: str | None = None,
-        dtype: ir.DataType = ir.DataType.FLOAT,
+        dtype: ir.DataType = _FLOAT,
     ) -> ir.Value:
         """Add a node, and give its result."""
         output = output or f"{PREFIX}{op}"
@@ -256,6 +212,9 @@ class _Probes:
         return self.editor.constant(f"{PREFIX}numbers", np.array(numbers, np.int64))
 
     _axes = _shape
+
+    def _matrix(self, numbers: npt.NDArray[Any]) -> ir.Value:
+        return self.editor.constant(f"{PREFIX}numbers", np.array(numbers, np.float32, order="C"))
 
 
 def _is_plain(layer: Layer) -> bool:

@@ -125,12 +125,13 @@ def placed(replica: Replica, graph: Graph, prefix: str) -> None:
     if layer.bias_node is not node and layer.bias is not None:
         y = graph.node("Add", [y, layer.bias])
     off = graph.node("Sub", [result, y])
-    graph.note(prefix + replica.noise, "ReduceSum", [graph.node("Mul", [off, off])], {"keepdims": 0})
+    need = Need(totals=True, some=True)
+    graph.note(prefix + replica.noise, "ReduceSum", [graph.node("Mul", [off, off])], {"keepdims": 0}, need)
     if prefix + replica.signal not in graph.needs:
         squares = graph.node("Mul", [result, result])
-        graph.note(prefix + replica.signal, "ReduceSum", [squares], {"keepdims": 0})
+        graph.note(prefix + replica.signal, "ReduceSum", [squares], {"keepdims": 0}, need)
         size = graph.node("Size", [result], dtype=ir.DataType.INT64)
-        graph.note(prefix + replica.size, "Cast", [size], {"to": int(ir.DataType.FLOAT)})
+        graph.note(prefix + replica.size, "Cast", [size], {"to": int(ir.DataType.FLOAT)}, need)
 
 
 def _rounded(value: ir.Value, steps: Steps | None, graph: Graph) -> ir.Value:

@@ -27,7 +27,6 @@ from octavo.algorithms.arrays import DEVICES, Arrays, arrays
 from octavo.algorithms.inputs import Inputs, inputs_of
 from octavo.algorithms.judging import Judge, solved
 from octavo.algorithms.layers import F64
-from octavo.algorithms.probes import Wishes, names_of
 from octavo.algorithms.quantized import (
     QuantizedLayer,
     least_scale,
@@ -36,6 +35,7 @@ from octavo.algorithms.quantized import (
     set_weight_params,
 )
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
+from octavo.algorithms.wishes import Wishes, names_of
 from octavo.core.granularity import PerTensor
 from octavo.core.qparams import QParams
 from octavo.core.stats import State

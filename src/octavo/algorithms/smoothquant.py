@@ -23,8 +23,8 @@ import onnx_ir as ir
 from octavo.algorithms import folding, noise
 from octavo.algorithms.inputs import Inputs, channels_of, inputs_of
 from octavo.algorithms.layers import Layer, layer_of
-from octavo.algorithms.probes import Wishes
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
+from octavo.algorithms.wishes import Wishes
 from octavo.core.stats import State
 from octavo.model import query
 from octavo.model.edit import Editor

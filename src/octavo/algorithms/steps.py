@@ -9,7 +9,7 @@ phase         a step of it
 ``integers``  changes weights and biases when all scales are known
 ============  ==========================================================================================
 
-Each says what it has to know (:class:`~.probes.Wishes`; one pass over the data serves all steps), measures
+Each says what it has to know (:class:`~.wishes.Wishes`; one pass over the data serves all steps), measures
 the local error of every layer before and after, and leaves a layer alone where it does not fall.
 
 A recipe lists steps by name, with options behind colons: ``smoothquant:alpha=0.5:fold=no``.
@@ -26,7 +26,8 @@ from typing import Any, ClassVar, Protocol, get_args, get_type_hints
 
 import onnx_ir as ir
 
-from octavo.algorithms.probes import Wishes, probed
+from octavo.algorithms.probes import probed
+from octavo.algorithms.wishes import Wishes
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import UINT16

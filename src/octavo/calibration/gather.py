@@ -54,6 +54,7 @@ def gather(
         needs,
         feeds,
         about,
+        total=feeds.length,
         few=shards.fewer_than(max(few_below(model), _MANY)),
         providers=providers,
         custom_ops=custom_ops,

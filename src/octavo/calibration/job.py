@@ -28,6 +28,7 @@ class Calibration:
     needs: Mapping[str, Need]
     feeds: Feeds | None
     origin: Origin
+    total: int | None = None  # samples of all the data, where it is known
     few: bool = False
     providers: Sequence[str] | None = None
     custom_ops: Sequence[str | Path] = ()
@@ -48,7 +49,7 @@ class Calibration:
         """Load the model and make it observable."""
         model = self.model if isinstance(self.model, ir.Model) else io.load(self.model / _FILE)
         options = {"providers": self.providers, "custom_ops": self.custom_ops, "threads": threads}
-        with Collector(model, self.needs, few=self.few, **options) as collector:
+        with Collector(model, self.needs, total=self.total, few=self.few, **options) as collector:
             yield lambda shard: self._do(collector, shard)
 
     def _do(self, collector: Collector, shard: Shard) -> Stats:

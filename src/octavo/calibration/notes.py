@@ -38,11 +38,15 @@ class Columns:
         self._high = np.full(size, -np.inf)
         self._since = np.full(size, -1, np.int64)  # where the run of samples with a value began
         self._runs: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+        self._next = 0  # the index behind the last sample
 
     def add(self, index: int, low: Array, high: Array) -> None:
         """Note the extremes of one sample; a tensor without a value has low > high."""
         np.minimum(self._low, low, out=self._low)
         np.maximum(self._high, high, out=self._high)
+        if index != self._next:
+            self._end_runs()
+        self._next = index + 1
         there = low <= high
         for column in np.flatnonzero(there != (self._since >= 0)):
             if there[column]:
@@ -51,21 +55,24 @@ class Columns:
                 self._runs[column].append((int(self._since[column]), index))
                 self._since[column] = -1
 
-    def states(self, stop: int) -> list[ExtremesState]:
-        """A state for each tensor, after the sample before ``stop``."""
-        found = []
-        for low, high, since, runs in zip(self._low, self._high, self._since, self._runs, strict=True):
-            last = [(int(since), stop)] if since >= 0 else []
-            found.append(ExtremesState(float(low) + 0.0, float(high) + 0.0, Seen([*runs, *last])))
-        return found
+    def _end_runs(self) -> None:
+        for column in np.flatnonzero(self._since >= 0):
+            self._runs[column].append((int(self._since[column]), self._next))
+        self._since[:] = -1
+
+    def states(self) -> list[ExtremesState]:
+        """A state for each tensor."""
+        self._end_runs()
+        return [
+            ExtremesState(float(low) + 0.0, float(high) + 0.0, Seen(runs))
+            for low, high, runs in zip(self._low, self._high, self._runs, strict=True)
+        ]
 
 
 class Notes:
     """Takes the outputs of the augmented model, sample by sample."""
 
-    def __init__(self, asked: Augmented, needs: Mapping[str, Need], first: int) -> None:
-        self._first = first
-        self.samples = 0
+    def __init__(self, asked: Augmented, needs: Mapping[str, Need]) -> None:
         together = [tensor for members in asked.together.values() for tensor, _ in members]
         self._tensors = list(dict.fromkeys([*(item.tensor for item in asked.numbers), *together]))
         self._place = {tensor: i for i, tensor in enumerate(self._tensors)}
@@ -115,9 +122,8 @@ class Notes:
         """The tensors whose minimum the sample does not tell."""
         return [self._tensors[column] for column in self._sampled[row[0, self._sampled] != 0]]
 
-    def add(self, outputs: Outputs, row: Array) -> None:
-        """Note one sample."""
-        index = self._first + self.samples
+    def add(self, outputs: Outputs, row: Array, index: int) -> None:
+        """Note one sample; indices grow."""
         bad = np.isnan(row).any(axis=0)
         if bad.any():
             refuse_nan(self._tensors[int(np.argmax(bad))], index)
@@ -133,11 +139,10 @@ class Notes:
                 watcher.look_at_some(values, index, float(low), float(high))
             else:
                 watcher.look(values, index)
-        self.samples += 1
 
     def states(self, order: Sequence[str]) -> dict[str, State]:
         """A state for each tensor that had any value."""
-        plain = self._columns.states(self._first + self.samples)
+        plain = self._columns.states()
         found: dict[str, State] = dict(zip(self._tensors, plain, strict=True))
         found.update(self._each)
         found.update({watcher.tensor: watcher.state() for watcher in self._watched})

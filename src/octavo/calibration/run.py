@@ -5,34 +5,26 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
-import onnx
 import onnx_ir as ir
 
-from octavo.calibration import trust
-from octavo.calibration.augment import Augmented, augment
-from octavo.calibration.blocked import blocked
 from octavo.calibration.data import Data, Feeds
-from octavo.calibration.notes import Notes
-from octavo.calibration.observation import Wanted
-from octavo.calibration.sampling import strided
-from octavo.core import scratch
+from octavo.calibration.lens import Lens
+from octavo.calibration.sampling import is_picked, strided
 from octavo.core.stats import Need, Stats
-from octavo.errors import ModelError, closest
-from octavo.model import handover, io, query
+from octavo.model import io
 from octavo.model.samples import specs_of
-from octavo.model.serialize import skeleton
-from octavo.model.session import NO_SPINNING, InputSpec, Session, runtime_ir_limit
-from octavo.model.tensors import MappedTensor
+from octavo.model.session import InputSpec
 
 Progress = Callable[[int, int | None], None]
 _FEW = 100  # nodes for a sample: in a graph of more, optimizing takes longer than it saves
 _AHEAD = 8  # samples that are looked at ahead to find out whether there are few
-_INLINE_MOST = 1_900_000_000  # bytes; protobuf stops at 2 GiB
+_TWICE_MOST = 1 << 28  # bytes of weights; a model with more is not held in two sessions
+_HELD, _HELD_MOST = 16, 1 << 26  # samples, and bytes
 
 
 def collect(
@@ -62,7 +54,7 @@ def collect(
     ahead = list(itertools.islice(feeds, many)) if total is None else []
     few = len(ahead) < many if total is None else total < many
     options = {"providers": providers, "threads": threads, "custom_ops": custom_ops}
-    with Collector(model, strided(needs, stride), few=few, **options) as collector:
+    with Collector(model, strided(needs, stride), total=total, few=few, **options) as collector:
         if not collector:
             return Stats()
         return collector.collect(
@@ -80,8 +72,10 @@ def few_below(model: ir.Model) -> int:
 class Collector:
     """A model in a session that observes its tensors: opened once, used for any number of portions of data.
 
-    It is false where none of the tensors can be observed. ``few`` says that there are few samples for the
-    size of the graph, so that opening the session is what costs. Options are those of :meth:`Session.open`.
+    It is false where none of the tensors can be observed. ``total`` is the number of samples that there are,
+    if anybody knows; what is needed of some of them only (:attr:`Need.some`) is looked at in those, and the
+    others go through a session without it. ``few`` says that there are few samples for the size of the graph,
+    so that opening the session is what costs. Options are those of :meth:`Session.open`.
     """
 
     def __init__(
@@ -89,41 +83,37 @@ class Collector:
         model: ir.Model,
         needs: Mapping[str, Need],
         *,
+        total: int | None = None,
         few: bool = False,
         **options: Any,
     ) -> None:
-        self._model, self._needs = model, needs
-        self._few, self._options = few, {**options, "optimize": not few}
-        self._wanted = _wanted(model, needs)
-        self._trusting = not few
-        if self._trusting:
-            self._wanted = _trusted(model, self._wanted)
+        self._total = total
         self._files = contextlib.ExitStack()
-        self._opened = self._open()
-
-    def _open(self) -> tuple[Session, Augmented] | None:
+        always = {tensor: need for tensor, need in needs.items() if not need.some}
+        differ = len(always) < len(needs) and not few and io.held_bytes(model) <= _TWICE_MOST
+        self._closely = Lens(model, needs, few, self._files, options)
+        self._briefly = Lens(model, always, few, self._files, options) if differ else None
         with contextlib.ExitStack() as on_failure:
             on_failure.push(self._files)
-            opened = None
-            if self._wanted:
-                opened = _open(self._model, self._wanted, self._files, together=self._few, **self._options)
+            self._is_open = self._closely.open()
             on_failure.pop_all()
-        return opened
 
     def __bool__(self) -> bool:
-        return self._opened is not None
+        return self._is_open
 
     def __enter__(self) -> Collector:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._opened = None
+        self._closely.close()
+        if self._briefly is not None:
+            self._briefly.close()
         self._files.close()
 
     @property
     def inputs(self) -> Sequence[InputSpec]:
         """The inputs of the model."""
-        return self._opened[0].inputs if self._opened is not None else ()
+        return self._closely.inputs
 
     def collect(
         self,
@@ -132,115 +122,43 @@ class Collector:
         progress: Callable[[int], None] | None = None,
     ) -> Stats:
         """What the tensors' values are on these samples, the first of which has the index ``first``."""
-        if self._opened is None:
+        if not self:
             return Stats()
-        session, asked = self._opened
-        notes = Notes(asked, self._needs, first)
-        for feed in feeds:
-            outputs = session.run(feed)
-            row = notes.read(outputs)
-            while self._trusting and self._look_closer(notes, row):
-                session = self._opened[0]
-                outputs = session.run(feed)
-                row = notes.read(outputs)
-            notes.add(outputs, row)
-            del outputs  # the next run gets their memory, which is there already
+        done, held = 0, _Held()
+        for index, feed in enumerate(feeds, first):
+            if self._briefly is None:
+                self._closely.look(feed, index)
+            elif not is_picked(index, self._total):
+                self._briefly.look(feed, index)
+            elif held.add(index, feed):
+                held.show(self._closely)
+            done += 1
             if progress is not None:
-                progress(notes.samples)
-        return Stats(notes.states(list(self._wanted)), notes.samples)
-
-    def _look_closer(self, notes: Notes, row: npt.NDArray[Any]) -> bool:
-        """From now on look at more, where something is not as was to be expected; says whether it was."""
-        if notes.is_overflown(row):
-            self._trusting = False
-            self._wanted = _wanted(self._model, self._needs)
-        elif unknown := notes.unknown(row):
-            self._wanted |= {tensor: replace(self._wanted[tensor], is_map=False) for tensor in unknown}
-        else:
-            return False
-        self._opened = self._open()
-        if self._opened is not None:
-            notes.with_outputs(self._opened[1])
-        return self._opened is not None
+                progress(done)
+        held.show(self._closely)
+        found = Stats(self._closely.states())
+        if self._briefly is not None:
+            found = found.merge(Stats(self._briefly.states()))
+        return Stats(found, done)
 
 
-def _wanted(model: ir.Model, needs: Mapping[str, Need]) -> dict[str, Wanted]:
-    """The needs in the order of the graph, with what the model knows of each tensor."""
-    found: dict[str, Wanted] = {}
-    in_main = {value.name for value in model.graph.inputs}
-    in_main |= {value.name for node in model.graph for value in node.outputs}
+class _Held:
+    """Samples for one of two sessions, which are shown to it several at a time.
 
-    def look(value: ir.Value) -> None:
-        need = needs.get(value.name or "")
-        if need is not None and value.name:
-            shaped = need.channels is not None or need.gram or need.totals
-            if shaped and value.name not in in_main:
-                raise ModelError(
-                    f"The tensor {value.name!r} lies inside a subgraph, where channels, sums and Gram "
-                    "matrices can't be observed; leave them out for this tensor."
-                )
-            found[value.name] = Wanted(
-                values=shaped or need.moments or need.histogram or need.loudness,
-                is_float=query.element_type(value) == ir.DataType.FLOAT,
-                shape=query.static_shape(value),
-                lattice=need.lattice if value.name in in_main else None,
-            )
-
-    for graph in query.graphs(model):
-        for value in graph.inputs:
-            look(value)
-        for node in graph:
-            for value in node.outputs:
-                look(value)
-    for name in needs:
-        if name not in found:
-            raise ModelError(
-                f"There is no tensor {name!r} to calibrate in {io.describe(model)}"
-                f"{closest(name, [v.name or '' for n in model.graph for v in n.outputs]) or '.'}"
-            )
-    return found
-
-
-def _trusted(model: ir.Model, wanted: Mapping[str, Wanted]) -> dict[str, Wanted]:
-    """What is wanted, with what need not be looked at as long as nothing overflows."""
-    calm = trust.calm(model)
-    maps = trust.maps(model) & calm
-    found = {t: replace(w, may_be_nan=t not in calm, is_map=t in maps) for t, w in wanted.items()}
-    return blocked(model, found)
-
-
-def _open(
-    model: ir.Model,
-    wanted: Mapping[str, Wanted],
-    files: contextlib.ExitStack,
-    *,
-    together: bool = False,
-    **options: Any,
-) -> tuple[Session, Augmented] | None:
-    """The augmented model in a session, and what its outputs are; None where nothing can be observed.
-
-    Mapped weights are not copied.
+    Threads of a session wait awake for a while, and would take the processor from those of the other.
     """
-    initializers = model.graph.initializers
-    inline = sum(
-        value.const_value.nbytes
-        for value in initializers.values()
-        if value.const_value is not None and not isinstance(value.const_value, MappedTensor)
-    )
-    if inline <= _INLINE_MOST:
-        proto = skeleton(model, runtime_ir_limit())
-        asked = augment(proto, wanted, together=together)
-        if not asked:
-            return None
-        config = dict(NO_SPINNING) if together else {}  # the time is in opening it
-        used = {name: value for name, value in initializers.items() if name in asked.used}
-        handover.fill(proto, used, config)
-        return Session.open(proto.SerializeToString(), config=config, **options), asked
-    folder = Path(files.enter_context(scratch.folder()))
-    path = io.save(model, folder / "model.onnx", external_data=True)[0]
-    proto = onnx.load(str(path), load_external_data=False)
-    asked = augment(proto, wanted, together=together)
-    if not asked:
-        return None
-    path.write_bytes(proto.SerializeToString())
-    return Session.open(path, **options), asked
+
+    def __init__(self) -> None:
+        self._feeds: list[tuple[int, dict[str, npt.NDArray[Any]]]] = []
+
+    def add(self, index: int, feed: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """Keep a copy of a sample, whose arrays may be used again; says whether it is time to show some."""
+        self._feeds.append((index, {name: np.array(values) for name, values in feed.items()}))
+        held = sum(values.nbytes for _, one in self._feeds for values in one.values())
+        return len(self._feeds) == _HELD or held > _HELD_MOST
+
+    def show(self, lens: Lens) -> None:
+        """Show the samples, in order, and forget them."""
+        for index, feed in self._feeds:
+            lens.look(feed, index)
+        self._feeds.clear()

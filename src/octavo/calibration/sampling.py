@@ -1,4 +1,4 @@
-"""Which values of a tensor its histogram counts.
+"""Which values of a tensor its histogram counts, and which samples are looked at closely.
 
 Counting takes longer than everything else that calibration does besides running the model, and the maps of
 convolutions hold nearly all the values: hundreds of thousands in each sample, most of them much like their
@@ -7,6 +7,9 @@ never leaves the runtime. Which places they are depends on the shape of the map 
 the data still gives the same bits. Extremes are those of all values.
 
 A ``stride`` says it otherwise: with 1 every value is counted, with N every N-th.
+
+What is an average over all values of a sample is as good from 64 samples as from any more
+(:attr:`Need.some <octavo.core.stats.Need>`). Which ones follows from their index.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from octavo.model import query
 
 _PLACES = 7  # along height and width, at least
 _VALUES = 1 << 13  # of one sample, at least
+_CLOSELY = 64  # samples, where it is known how many there are
+_FIRST, _THEN = 32, 4  # where it is not: the first, and every so many-th
 _FILTERS = ("Conv", "ConvTranspose")
 _ALIKE = frozenset(
     (
@@ -53,6 +58,13 @@ def strided(needs: Mapping[str, Need], stride: int | None) -> dict[str, Need]:
     return {t: replace(need, stride=stride) if need.histogram else need for t, need in needs.items()}
 
 
+def is_picked(index: int, total: int | None) -> bool:
+    """Whether the sample with this index is among those that are looked at closely."""
+    if total is None:
+        return index < _FIRST or index % _THEN == 0
+    return total <= _CLOSELY or index * _CLOSELY % total < _CLOSELY
+
+
 def _is_plain(need: Need) -> bool:
     """Whether nothing but extremes and a histogram is asked for."""
     more = need.channels is not None or need.moments or need.gram or need.totals
@@ -61,11 +73,11 @@ def _is_plain(need: Need) -> bool:
 
 def _steps(model: ir.Model) -> dict[str, int]:
     """The maps that are large, and the step of their lattices."""
-    found = {value.name or "": _step(query.shape(value)) for value in _maps(model)}
+    found = {value.name or "": lattice(query.shape(value)) for value in _maps(model)}
     return {name: step for name, step in found.items() if step > 1}
 
 
-def _step(dims: tuple[int | None, ...] | None) -> int:
+def lattice(dims: tuple[int | None, ...] | None) -> int:
     """The distance of the places that are counted, for a map of this shape; 1 for all of them."""
     if dims is None or len(dims) != 4 or not all(dims[1:]):
         return 1

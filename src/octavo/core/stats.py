@@ -42,6 +42,7 @@ class Need:
     totals: bool = False  # the sum over samples, element by element
     stride: int | None = None  # the histogram counts every so many-th value
     lattice: int | None = None  # … or every so many-th place of a map, along height and width
+    some: bool = False  # all this, extremes too, of some samples that are evenly spread over the data
 
 
 @runtime_checkable

@@ -75,6 +75,11 @@ class Spread:
         inside = np.clip(self.edges, bottom, top)
         steps = inside / scale
         near = np.rint(steps)
-        area = scale**3 * (near / 12.0 + (steps - near) ** 3 / 3.0) + (self.edges - inside) ** 3 / 3.0
+        area = scale**3 * (near / 12.0 + _cube(steps - near) / 3.0) + _cube(self.edges - inside) / 3.0
         per_bin = np.diff(area, axis=1) / np.diff(self.edges)
         return np.asarray(per_bin @ self.counts / max(self.counts.sum(), 1.0))
+
+
+def _cube(x: F64) -> F64:
+    """The third power, many times as fast as ``x**3``."""
+    return np.asarray(x * x * x)

@@ -15,6 +15,7 @@ class Seen:
 
     def __init__(self, intervals: npt.ArrayLike = ()) -> None:
         self._intervals = _joined(np.asarray(intervals, np.int64).reshape(-1, 2))
+        self._runs: list[tuple[int, int]] = []  # that were added, and are not joined yet
         self._start = self._stop = 0  # the run of indices that is being added to
 
     @classmethod
@@ -28,15 +29,17 @@ class Seen:
         if self._start <= index < self._stop:
             return
         if index != self._stop or self._start == self._stop:
-            self._intervals = self.intervals
+            self._runs.append((self._start, self._stop))
             self._start = index
         self._stop = index + 1
 
     @property
     def intervals(self) -> Intervals:
         """``[start, stop)`` of each, in order."""
-        if self._start < self._stop:
-            self._intervals = _joined(np.append(self._intervals, [[self._start, self._stop]], axis=0))
+        runs = [run for run in (*self._runs, (self._start, self._stop)) if run[0] < run[1]]
+        if runs:
+            self._intervals = _joined(np.append(self._intervals, runs, axis=0))
+            self._runs = []
         return self._intervals
 
     def merge(self, other: Seen) -> Seen:

@@ -1,0 +1,97 @@
+"""What probes find out inside the runtime is what numpy finds in the float model's own tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from builders import model, node, tensor
+from numpy.lib.stride_tricks import sliding_window_view
+from quantizing import run
+
+from octavo import calibration, pipeline
+from octavo.algorithms.inputs import Inputs, inputs_of
+from octavo.algorithms.layers import Layer, layer_of
+from octavo.algorithms.probes import probed
+from octavo.algorithms.wishes import Wishes
+from octavo.model import io
+
+from .nets import pictures
+
+
+def moments_of(
+    proto: onnx.ModelProto, name: str, samples: list[dict[str, np.ndarray]], *, gram: bool
+) -> Inputs | None:
+    loaded = io.load(proto)
+    pipeline.ready(loaded, 17, None)
+    layer = next(found for n in loaded.graph if n.name == name and isinstance(found := layer_of(n), Layer))
+    wishes = Wishes()
+    wishes.moments_of([layer], gram=gram)
+    before = io.to_bytes(loaded)
+    with probed(loaded, wishes) as needs:
+        stats = calibration.collect(loaded, needs, samples)
+    assert io.to_bytes(loaded) == before
+    return inputs_of(layer, stats)
+
+
+@pytest.mark.parametrize("group, strides, pads", [(1, 1, 0), (2, 2, 1), (8, 1, 1), (4, 2, 0)])
+def test_products_of_a_convolution_are_those_of_its_patches(group: int, strides: int, pads: int) -> None:
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((8, 8 // group, 3, 3)).astype(np.float32)
+    conv = node("Conv", ["x", "w"], ["y"], "conv", group=group, strides=[strides] * 2, pads=[pads] * 4)
+    proto = model([conv], [tensor("x", [1, 8, 10, 10])], [tensor("y", None)], {"w": w})
+    found = moments_of(proto, "conv", pictures(3), gram=True)
+    assert found is not None and found.gram is not None
+    squares = np.mean([run(proto, f)["y"].astype(np.float64) ** 2 for f in pictures(3)], axis=(0, 1, 3, 4))
+    rows = w.astype(np.float64).reshape(group, 8 // group, -1)
+    np.testing.assert_allclose(found.error(rows).reshape(-1), squares, rtol=1e-4)
+    means = np.mean([run(proto, f)["y"].astype(np.float64) for f in pictures(3)], axis=(0, 1, 3, 4))
+    np.testing.assert_allclose(np.einsum("gok,gk->go", rows, found.mean).reshape(-1), means, atol=1e-5)
+
+
+WINDOWS = {
+    "plain": ((3, 3), (1, 1), (1, 1), (0, 0, 0, 0)),
+    "padded": ((3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+    "strided": ((3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
+    "uneven pads": ((2, 3), (2, 1), (1, 1), (0, 2, 1, 0)),
+    "dilated": ((3, 2), (1, 2), (2, 3), (2, 0, 2, 1)),
+    "stride above kernel": ((1, 1), (3, 2), (1, 1), (0, 0, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("size", ["known", "open"])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_means_of_a_convolution_are_those_of_its_patches(window: str, size: str) -> None:
+    kernel, strides, dilations, pads = WINDOWS[window]
+    rng = np.random.default_rng(3)
+    samples = [{"x": (rng.standard_normal((2, 4, 9, 8)) + 0.5).astype(np.float32)} for _ in range(3)]
+    conv = node("Conv", ["x", "w"], ["y"], "conv", strides=strides, dilations=dilations, pads=pads, group=2)
+    shape = [2, 4, 9, 8] if size == "known" else [2, 4, "h", "w"]
+    w = {"w": rng.standard_normal((6, 2, *kernel)).astype(np.float32)}
+    proto = model([conv], [tensor("x", shape)], [tensor("y", None)], w)
+    found = moments_of(proto, "conv", samples, gram=False)
+    assert found is not None and found.gram is None
+
+    x = np.concatenate([sample["x"] for sample in samples]).astype(np.float64)
+    x = np.pad(x, ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    patches = sliding_window_view(x, reach, axis=(2, 3))[:, :, :: strides[0], :: strides[1]]
+    patches = patches[..., :: dilations[0], :: dilations[1]]
+    means = patches.mean(axis=(0, 2, 3)).reshape(2, -1)
+    np.testing.assert_allclose(found.mean, means, rtol=1e-5, atol=1e-6)
+    assert found.count == pytest.approx(6 * patches.shape[2] * patches.shape[3])
+    squares = (patches**2).mean(axis=(0, 2, 3)).reshape(2, -1)
+    np.testing.assert_allclose(found.square, squares, rtol=1e-5 if size == "open" else 0.4)
+
+
+def test_means_along_one_axis() -> None:
+    rng = np.random.default_rng(3)
+    samples = [{"x": (rng.standard_normal((1, 4, 11)) + 0.5).astype(np.float32)}]
+    conv = node("Conv", ["x", "w"], ["y"], "conv", strides=[2], pads=[1, 1])
+    w = {"w": rng.standard_normal((6, 4, 3)).astype(np.float32)}
+    proto = model([conv], [tensor("x", [1, 4, 11])], [tensor("y", None)], w)
+    found = moments_of(proto, "conv", samples, gram=False)
+    assert found is not None
+    x = np.pad(samples[0]["x"].astype(np.float64), ((0, 0), (0, 0), (1, 1)))
+    means = sliding_window_view(x, 3, axis=2)[:, :, ::2].mean(axis=(0, 2)).reshape(1, -1)
+    np.testing.assert_allclose(found.mean, means, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,115 @@
+"""What is needed of some samples only: which they are, and that the rest is as if all were looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from builders import model, node, tensor
+
+from calibration.graphs import normal
+from octavo.algorithms.inputs import total as total_of
+from octavo.calibration import Watched, collect, gather
+from octavo.calibration.engines import engine_of
+from octavo.calibration.sampling import is_picked
+from octavo.core.stats import Need, Stats
+from octavo.errors import DataError
+from octavo.model.samples import specs_of
+
+OFTEN = {"x": Need(histogram=True), "a": Need(samples=True), "b": Need()}
+SELDOM = {"c": Need(histogram=True, some=True), "y": Need(totals=True, some=True)}
+
+
+def network() -> Any:
+    w = {"w": np.eye(4, dtype=np.float32) * 2}
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"]),
+        node("Relu", ["a"], ["b"]),
+        node("Neg", ["b"], ["c"]),
+        node("Exp", ["c"], ["y"]),
+    ]
+    proto = model(nodes, [tensor("x", ["n", 4])], [tensor("y", ["n", 4])], w)
+    return normal(onnx.shape_inference.infer_shapes(proto))
+
+
+def samples(count: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(5)
+    return [{"x": rng.standard_normal((2, 4)).astype(np.float32) * (1 + i % 7)} for i in range(count)]
+
+
+@pytest.mark.parametrize("total", [1, 63, 64, 65, 100, 256, 1000])
+def test_samples_are_picked_evenly(total: int) -> None:
+    picked = np.flatnonzero([is_picked(index, total) for index in range(total)])
+    assert len(picked) == min(total, 64)
+    assert picked[0] == 0
+    gaps = np.diff([*picked, total])
+    assert gaps.max() - gaps.min() <= 1
+
+
+def test_where_nobody_knows_how_many_there_are_the_first_are_picked_and_some_of_the_others() -> None:
+    picked = [index for index in range(100) if is_picked(index, None)]
+    assert picked == [*range(32), *range(32, 100, 4)]
+
+
+@pytest.mark.parametrize("length", ["told", "unknown"])
+def test_what_is_needed_of_all_samples_is_the_same_to_the_bit(length: str) -> None:
+    data = samples(200)
+    source: Any = data if length == "told" else iter(data)
+    both = collect(network(), {**OFTEN, **SELDOM}, source)
+    alone = collect(network(), OFTEN, data)
+    assert both.samples == alone.samples == 200
+    assert Stats({name: both[name] for name in OFTEN}).to_bytes() == Stats(alone).to_bytes()
+
+
+@pytest.mark.parametrize("length", ["told", "unknown"])
+def test_what_is_needed_of_some_is_what_those_show(length: str) -> None:
+    data = samples(200)
+    total = 200 if length == "told" else None
+    found = collect(network(), {**OFTEN, **SELDOM}, data if total else iter(data))
+    picked = [index for index in range(200) if is_picked(index, total)]
+    assert found["c"].count == found["y"].count == len(picked)
+    exact = sum(np.exp(-np.maximum(data[i]["x"].astype(np.float64) * 2, 0)) for i in picked)
+    np.testing.assert_allclose(total_of(found, "y"), exact, rtol=1e-6)
+
+
+def test_samples_that_nothing_is_needed_of_are_counted() -> None:
+    found = collect(network(), SELDOM, samples(100))
+    assert found.samples == 100
+    assert found["c"].count == 64
+
+
+def test_an_array_that_is_used_again_for_the_next_sample_does_no_harm() -> None:
+    data = samples(150)
+
+    def reused() -> Iterator[dict[str, Any]]:
+        array = np.empty((2, 4), np.float32)
+        for sample in data:
+            array[:] = sample["x"]
+            yield {"x": array}
+
+    wanted = {**OFTEN, **SELDOM}
+    found, exact = collect(network(), wanted, reused()), collect(network(), wanted, iter(data))
+    assert found.to_bytes() == exact.to_bytes()
+
+
+def test_any_engine_gives_the_same_bits() -> None:
+    wanted = {**OFTEN, **SELDOM}
+    serial = collect(network(), wanted, samples(150))
+    for workers in (1, 2):
+        watched = Watched(samples(150), specs_of(network()))
+        found = gather(network(), wanted, watched, engine_of("processes", workers, None, 1))
+        assert found.to_bytes() == serial.to_bytes()
+
+
+def test_nan_in_a_sample_that_waits_is_told_with_its_index() -> None:
+    data = samples(128)
+    wide = {"x": np.full((2, 4), 3e38, np.float32)}
+    nodes = [node("Add", ["x", "x"], ["a"]), node("Sub", ["a", "a"], ["y"])]
+    loaded = normal(model(nodes, [tensor("x", ["n", 4])], [tensor("y", ["n", 4])]))
+    data[6] = wide
+    needs = {"a": Need(), "y": Need(totals=True, some=True)}
+    with pytest.raises(DataError, match=r"'y' has NaN .* sample 6 "):
+        collect(loaded, needs, data)
