@@ -51,7 +51,7 @@ def test_samples_are_picked_evenly(total: int) -> None:
 
 def test_where_nobody_knows_how_many_there_are_the_first_are_picked_and_some_of_the_others() -> None:
     picked = [index for index in range(100) if is_picked(index, None)]
-    assert picked == [*range(32), *range(32, 100, 4)]
+    assert picked == [*range(32), *range(32, 100, 8)]
 
 
 @pytest.mark.parametrize("length", ["told", "unknown"])

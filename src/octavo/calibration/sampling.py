@@ -27,7 +27,7 @@ from octavo.model import query
 _PLACES = 7  # along height and width, at least
 _VALUES = 1 << 13  # of one sample, at least
 _CLOSELY = 64  # samples, where it is known how many there are
-_FIRST, _THEN = 32, 4  # where it is not: the first, and every so many-th
+_FIRST, _THEN = 32, 8  # where it is not: the first, and every so many-th
 _FILTERS = ("Conv", "ConvTranspose")
 _ALIKE = frozenset(
     (
