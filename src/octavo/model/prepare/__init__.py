@@ -9,6 +9,7 @@ The passes, in order; each is one small file and does nothing on a model it has 
     no-ops         Identity, Dropout in inference, Cast to the same type
     stored         weights stored in integers that run as float, float again
     constants      what depends on constants alone, computed
+    branches       the branch of an ``If`` that is always taken, in its place
     batch norm     folded into the layer before
     symbolic       symbolic shape inference, where ranks are still unknown
     fusions        Gelu, LayerNormalization and HardSwish as one operator or one marked unit
@@ -26,7 +27,7 @@ import onnx_ir as ir
 from octavo.errors import ModelError
 from octavo.model import query, session
 from octavo.model.normalize import normalize
-from octavo.model.prepare import batch_norm, constants, fusions, pooling, shapes
+from octavo.model.prepare import batch_norm, branches, constants, fusions, pooling, shapes
 from octavo.model.prepare.opset import raise_opset
 from octavo.model.prepare.report import Change, PrepareReport
 from octavo.model.prepare.resizing import check_resizes
@@ -55,18 +56,23 @@ _ADDITIVE = frozenset({"normalize", "shapes", "symbolic shapes"})  # what leaves
 
 
 class _Log:
-    """Collects what the passes report."""
+    """Collects what the passes report; what one of them does in several goes is added up."""
 
     def __init__(self) -> None:
-        self.changes: list[Change] = []
+        self._counts: dict[tuple[str, str], int] = {}
         self.notes: list[str] = []
 
     def put(self, name: str, count: int, text: str, notes: Iterable[str] = ()) -> int:
         """Record a pass; ``{n}`` in the text is the count."""
         if count:
-            self.changes.append(Change(name, count, text.format(n=count)))
+            self._counts[name, text] = self._counts.get((name, text), 0) + count
         self.notes.extend(notes)
         return count
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What was done."""
+        return tuple(Change(name, n, text.format(n=n)) for (name, text), n in self._counts.items())
 
 
 def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareReport:
@@ -85,10 +91,9 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
         log.put("no-ops", constants.remove_no_ops(model), "{n} nodes without effect removed")
     if wanted.fold_constants:
         log.put("stored", restore(model), "{n} weights stored in integers are float again")
-        count, notes = constants.fold(model)
-        if log.put("constants", count, "{n} constant nodes computed", notes):
-            remove_unused(model)
-            _infer(model, wanted, log)
+        _fold(model, wanted, log)
+        while branches.are_in(model) and _settle(model, wanted, log) | _fold(model, wanted, log):
+            pass  # what is in place now may decide more
     check_resizes(model)
     if wanted.fold_batch_norm:
         folded, biases = batch_norm.fold(model)
@@ -105,7 +110,7 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
         log.put("pooling", pooling.pool(model), "{n} spatial means written as GlobalAveragePool")
     if any(change.pass_name not in _ADDITIVE for change in log.changes):
         remove_unused(model)
-    return PrepareReport(tuple(log.changes), tuple(dict.fromkeys(log.notes)))
+    return PrepareReport(log.changes, tuple(dict.fromkeys(log.notes)))
 
 
 def _raise_opset(model: ir.Model, to: int, log: _Log) -> None:
@@ -114,6 +119,26 @@ def _raise_opset(model: ir.Model, to: int, log: _Log) -> None:
     shapes.infer(model)
     count = raise_opset(model, to)
     log.put("opset", max(count, 1), f"opset {before} raised to {to}, {count} nodes rewritten")
+
+
+def _fold(model: ir.Model, wanted: PrepareOptions, log: _Log) -> bool:
+    """Compute what is constant; says whether anything was."""
+    count, notes = constants.fold(model)
+    if log.put("constants", count, "{n} constant nodes computed", notes):
+        remove_unused(model)
+        _infer(model, wanted, log)
+    return count > 0
+
+
+def _settle(model: ir.Model, wanted: PrepareOptions, log: _Log) -> bool:
+    """Take the branches that are decided; says whether there were any."""
+    count = branches.settle(model)
+    if log.put("branches", count, "{n} branches that are always taken put in place"):
+        if wanted.remove_no_ops:
+            constants.remove_no_ops(model)
+        remove_unused(model)
+        _infer(model, wanted, log)
+    return count > 0
 
 
 def _infer(

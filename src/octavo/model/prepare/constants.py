@@ -8,6 +8,7 @@ would be stored twice), and half-precision weights widened on use (they would do
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -155,19 +156,39 @@ def _replace(
 
 
 def _fold_shapes(edit: Editor) -> int:
-    """``Shape`` of a tensor whose dimensions are all known is a constant, whatever the tensor holds."""
+    """Sizes that are known are constants, whatever the tensor holds: all of them, their product, or some."""
     done: list[ir.Node] = []
     for node in query.nodes(edit.model):
-        if node.op_type != "Shape" or node.domain or node.outputs[0].is_graph_output():
-            continue
-        dims = query.shape(node.inputs[0])
-        if dims is None or None in dims:
-            continue
-        start, end = query.attribute(node, "start", 0), query.attribute(node, "end", len(dims))
-        _replace(edit, node.outputs[0], np.array(dims[start:end], np.int64), ir.DataType.INT64)
-        done.append(node)
-    edit.remove(done)
+        known = _known_sizes(node)
+        if known is not None and not node.outputs[0].is_graph_output():
+            _replace(edit, node.outputs[0], known, ir.DataType.INT64)
+            done.append(node)
+    edit.remove(reversed(done))
     return len(done)
+
+
+def _known_sizes(node: ir.Node) -> npt.NDArray[np.int64] | None:
+    """What a ``Shape``, ``Size``, or ``Gather`` out of a ``Shape`` gives, where that is known."""
+    if query.is_op(node, "Shape"):
+        dims = _sizes(node)
+        return None if dims is None or None in dims else np.array(dims, np.int64)
+    if query.is_op(node, "Size"):
+        dims = query.shape(node.inputs[0])
+        return None if dims is None or None in dims else np.array(math.prod(d or 0 for d in dims), np.int64)
+    source = node.inputs[0].producer() if query.is_op(node, "Gather") and node.inputs[0] is not None else None
+    if source is None or not query.is_op(source, "Shape") or query.attribute(node, "axis", 0) not in (0, -1):
+        return None
+    dims, places = _sizes(source), query.array(node.inputs[1])
+    if dims is None or places is None or not all(-len(dims) <= p < len(dims) for p in places.reshape(-1)):
+        return None
+    taken = [dims[place] for place in places.reshape(-1)]
+    return None if None in taken else np.array(taken, np.int64).reshape(places.shape)
+
+
+def _sizes(shape: ir.Node) -> tuple[int | None, ...] | None:
+    """The dimensions that a ``Shape`` gives."""
+    dims = query.shape(shape.inputs[0])
+    return None if dims is None else dims[query.attribute(shape, "start", 0) : query.attribute(shape, "end")]
 
 
 def _fold_lazily(edit: Editor) -> int:

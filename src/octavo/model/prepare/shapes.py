@@ -98,7 +98,25 @@ def _without_weights(model: ir.Model, message: onnx.ModelProto | None = None) ->
             add_info(proto.graph.input, value)
         else:
             add_tensor(proto.graph, name, tensor)
+    if any(graph is not model.graph for graph in query.graphs(model)):
+        _show_inside(proto.graph, {tensor.name: tensor for tensor in proto.graph.initializer})
     return proto
+
+
+def _show_inside(graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]) -> None:
+    """Put constants beside the nodes of subgraphs that read them: inference looks no further."""
+    for inner in _subgraphs(graph):
+        read = {name for node in inner.node for name in node.input}
+        inner.initializer.extend(constants[name] for name in constants if name in read)
+        _show_inside(inner, constants)
+
+
+def _subgraphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield attribute.g
+            yield from attribute.graphs
 
 
 def _structure(message: onnx.ModelProto) -> onnx.ModelProto:
@@ -115,12 +133,8 @@ def _structure(message: onnx.ModelProto) -> onnx.ModelProto:
 def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     yield from graph.value_info
     yield from graph.output
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _infos(attribute.g)
-            for inner in attribute.graphs:
-                yield from _infos(inner)
+    for inner in _subgraphs(graph):
+        yield from _infos(inner)
 
 
 def _merge(model: ir.Model, inferred: onnx.ModelProto) -> int:
