@@ -115,14 +115,14 @@ def task_turns(payload: Figures) -> Figures:
 def task_octavo(payload: Figures) -> Figures:
     """Calibration for every method, and a reading of each."""
     octavo = import_octavo()
-    from octavo import calibration, pipeline
+    from octavo import calibration, measuring
 
     feeds = Feeds(lambda: stream(payload["net"], payload["samples"]))
     with Meter(feeds) as meter:
         plan = octavo.plan(payload["path"])
         stats = octavo.calibrate(payload["path"], plan, feeds, threads=1, engine="serial", every_method=True)
         if payload["read"]:
-            schemes = pipeline.schemes(plan)
+            schemes = measuring.schemes(plan)
             wanted = {t: s.but(method=octavo.Entropy()) for t, s in schemes.items()}
             calibration.ranges(stats, wanted)
     return {**meter.figures, "tensors": len(stats)}

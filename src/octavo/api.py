@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from octavo import calibration, pipeline, qat
+from octavo import calibration, measuring, pipeline, qat
 from octavo.calibration import saved
 from octavo.calibration.engines import Engine, engine_of
 from octavo.core.origin import Origin
@@ -19,11 +19,11 @@ from octavo.core.recipe import PRESETS, Pattern, Recipe, Style, preset
 from octavo.core.scheme import Method
 from octavo.core.stats import Stats
 from octavo.errors import RecipeError
+from octavo.measuring import Progress, Run
 from octavo.model import inspect as model_inspect
 from octavo.model import io, query
 from octavo.model.prepare import PrepareOptions, PrepareReport
 from octavo.model.prepare import prepare as prepare_model
-from octavo.pipeline import Progress, Run
 from octavo.planning import check_fits
 from octavo.result import Result
 from octavo.targets import Target
@@ -84,7 +84,7 @@ def quantize(
         custom_ops=custom_ops,
         threads=threads,
         histograms=histograms,
-        progress=progress if progress is not None else pipeline.silent,
+        progress=progress if progress is not None else measuring.silent,
         engine=engine,
         workers=workers,
         address=address,
@@ -162,7 +162,7 @@ def convert_qat(
         providers=providers,
         custom_ops=custom_ops,
         threads=threads,
-        progress=progress if progress is not None else pipeline.silent,
+        progress=progress if progress is not None else measuring.silent,
     )
     return qat.convert(
         model,
@@ -265,7 +265,7 @@ def calibrate(
     loaded = io.load(model)
     origin = Origin(io.fingerprint(loaded), pipeline.prepare_name(prepare), {}, source=saved.name_of(data))
     pipeline.ready(loaded, needs.opset if isinstance(needs, Plan) else pipeline.LEAST_OPSET, prepare)
-    wanted = pipeline.asked(needs.needs() if isinstance(needs, Plan) else needs)
+    wanted = measuring.asked(needs.needs() if isinstance(needs, Plan) else needs)
     if every_method:
         wanted = {name: replace(need, histogram=True, samples=True) for name, need in wanted.items()}
     wanted = calibration.sampled(loaded, wanted, stride)
@@ -274,7 +274,7 @@ def calibrate(
     stats = calibration.gather(
         loaded,
         wanted,
-        pipeline.watched(loaded, data, samples),
+        measuring.watched(loaded, data, samples),
         engine_of(engine, workers, address, threads),
         origin=origin,
         shard=shard,
@@ -323,7 +323,7 @@ def emit(
     check_fits(started.model, plan)
     if stats is None:
         return pipeline.finish(started, plan, None, run)
-    found = pipeline.Measurement(stats, calibration.ranges(stats, pipeline.schemes(plan)))
+    found = measuring.Measurement(stats, calibration.ranges(stats, measuring.schemes(plan)))
     return pipeline.finish(started, plan, found, run)
 
 

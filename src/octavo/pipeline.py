@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx_ir as ir
 
@@ -23,59 +22,27 @@ from octavo import calibration, emission, planning
 from octavo.algorithms import steps as stepping
 from octavo.algorithms.probes import probed
 from octavo.algorithms.steps import Lab, Phase, Step, StepReport, Subject
-from octavo.algorithms.wishes import PREFIX, Wishes
-from octavo.calibration.engines import Engine, engine_of
-from octavo.calibration.findings import expects_small
-from octavo.calibration.methods import need_of
+from octavo.algorithms.wishes import Wishes
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Bounded, Key, Measured, Plan
 from octavo.core.recipe import Recipe
-from octavo.core.scheme import Method, Scheme
-from octavo.core.stats import Need, Range, Stats
+from octavo.core.scheme import Scheme
+from octavo.core.stats import Range, Stats
 from octavo.errors import DataError, ModelError, RecipeError
+from octavo.measuring import Measurement, Run, collect, completed, measure, schemes, settled, watched
 from octavo.model import io, query
 from octavo.model.prepare import PrepareOptions, PrepareReport, prepare
 from octavo.model.prepare.widen import store_narrow, widen
-from octavo.model.samples import specs_of
 from octavo.model.session import Feeds
 from octavo.model.sink import sink
 from octavo.model.verification import verify
-from octavo.planning import hazards
 from octavo.planning.resolve import Params
 from octavo.planning.select import ORIGINAL
 from octavo.result import Result, check_output, write_verified
 from octavo.targets import Target
 
-Progress: TypeAlias = Callable[[str, int, int | None], None]
-
 LEAST_OPSET = 13  # scales per channel
-_ROUNDS = 8  # plans made around what calibration showed, before it is an error
 _AS_IT_IS = PrepareOptions(symbolic_shapes=False, fold_batch_norm=False, fold_constants=False, fuse=False)
-
-
-def silent(phase: str, done: int, total: int | None) -> None:
-    """A progress callback that shows nothing."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """Settings that concern how things are run, not what comes out."""
-
-    prepare: PrepareOptions | None = field(default_factory=PrepareOptions)
-    verify: bool = True
-    output: Path | None = None
-    external_data: bool | None = None
-    samples: int | None = None
-    providers: Sequence[str] | None = None
-    custom_ops: Sequence[str | Path] = ()
-    threads: int | None = None
-    progress: Progress = silent
-    engine: Engine | str = "auto"
-    workers: int | None = None
-    address: str | None = None
-    stats: Stats | None = None  # of a calibration made before
-    stride: int | None = None  # histograms count every so many-th value; None: a lattice of large maps
-    histograms: bool = False  # keep one of every tensor, for reports
 
 
 @dataclass(frozen=True)
@@ -86,16 +53,6 @@ class Started:
     report: PrepareReport
     float_bytes: int
     source: io.ModelSource
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What calibration gave: statistics, the ranges read off them, and the samples that went through."""
-
-    stats: Stats
-    ranges: Mapping[str, Range]
-    samples: calibration.Watched | None = None
-    probes: Stats = field(default_factory=Stats)  # what steps wanted to know
 
 
 @dataclass(frozen=True)
@@ -135,6 +92,8 @@ def quantize(source: io.ModelSource, data: Any, recipe: Recipe, target: Target, 
         wanted = planning.build(started.model, recipe, target)
         _refuse_nothing(started.model, wanted)
         rework = reworked(Subject(started.model, recipe, wanted), chosen, data, run)
+        if stepping.of_phase(chosen, Phase.FLOAT):
+            run = replace(run, memo=None)  # it is another model now
     with uncollected():
         plan, avoid = planned(started.model, recipe, target)
     _refuse_nothing(started.model, plan)
@@ -168,7 +127,7 @@ def reworked(subject: Subject, chosen: Sequence[Step], data: Any, run: Run) -> R
         return Rework(subject.recipe, late)
     samples = watched(subject.model, data, run.samples)
     with stepping.observed(early, subject) as needs:
-        stats = collect(subject.model, {}, samples, run, needs) if needs else Stats()
+        stats = collect(subject.model, {}, samples, replace(run, memo=None), needs) if needs else Stats()
     return Rework(subject.recipe, late, stepping.apply(early, subject, stats))
 
 
@@ -256,59 +215,6 @@ def planned(model: ir.Model, recipe: Recipe, target: Target) -> tuple[Plan, plan
     return (planning.build(model, recipe, target, avoid) if avoid else plan), avoid
 
 
-def measure(
-    model: ir.Model,
-    plan: Plan,
-    avoid: planning.Avoid,
-    data: Any,
-    recipe: Recipe,
-    target: Target,
-    run: Run,
-    steps: Sequence[Step] = (),
-) -> tuple[Measurement, Plan, planning.Avoid]:
-    """Calibrate, and plan again where the numbers speak against the first plan."""
-    samples = watched(model, data, run.samples) if run.stats is None or data is not None else None
-    with stepping.observed(steps, Subject(model, recipe, plan)) as extra:
-        seen = collect(model, plan.needs(), samples if run.stats is None else None, run, extra)
-    stats = Stats({k: v for k, v in seen.items() if not k.startswith(PREFIX)}, seen.samples, seen.origin)
-    probes = Stats({k: v for k, v in seen.items() if k.startswith(PREFIX)}, seen.samples)
-    return settled(model, plan, avoid, Measurement(stats, {}, samples, probes), recipe, target, run)
-
-
-def settled(
-    model: ir.Model,
-    plan: Plan,
-    avoid: planning.Avoid,
-    found: Measurement,
-    recipe: Recipe,
-    target: Target,
-    run: Run,
-) -> tuple[Measurement, Plan, planning.Avoid]:
-    """The ranges of a plan, which is made again until the numbers speak against nothing in it."""
-    for _ in range(_ROUNDS):
-        stats, wanted = found.stats, schemes(plan)
-        ranges = calibration.ranges(stats, wanted)
-        unseen = frozenset(name for name in wanted if name not in stats)
-        more = hazards.numeric(model, plan, ranges, calibration.unusable(stats, wanted), unseen)
-        if not more:
-            return replace(found, ranges=ranges), plan, avoid
-        avoid = avoid.and_also(more)
-        plan = planning.build(model, recipe, target, avoid)
-        found = completed(model, plan, avoid, found, run)
-    raise RecipeError("Calibration kept finding tensors that can't be quantized; exclude the nodes it names.")
-
-
-def completed(
-    model: ir.Model, plan: Plan, avoid: planning.Avoid, found: Measurement, run: Run
-) -> Measurement:
-    """The statistics with those of tensors that a new plan has to know as well."""
-    stats = found.stats
-    fresh = {n: m for n, m in plan.needs().items() if n not in stats and n not in avoid.tensors}
-    if not fresh:
-        return found
-    return replace(found, stats=Stats({**stats, **collect(model, fresh, found.samples, run)}, stats.samples))
-
-
 def replanned(
     model: ir.Model,
     plan: Plan,
@@ -353,55 +259,6 @@ def narrowed(
         return ranges, ()
     subject = Subject(model, rework.recipe, plan, ranges=ranges)
     return ranges, stepping.apply(stepping.of_phase(rework.late, Phase.RANGES), subject, found.probes)
-
-
-def schemes(plan: Plan) -> dict[str, Scheme]:
-    """For each tensor that calibration measures, the scheme that its range is for."""
-    return {
-        key.tensor if entry.of is None else entry.of: entry.scheme
-        for key, entry in plan.entries.items()
-        if isinstance(entry, Measured)
-    }
-
-
-def watched(model: ir.Model, data: Any, limit: int | None) -> calibration.Watched:
-    """The caller's data as samples for this model."""
-    if data is None:
-        raise DataError(
-            "Static quantization needs calibration data: pass an iterable of {input name: array}, a reader"
-            " with get_next(), or a path to .npz files; or choose dynamic quantization, which needs none."
-        )
-    return calibration.Watched(data, specs_of(model), limit=limit, small=expects_small(model))
-
-
-def asked(needs: Mapping[str, Method]) -> dict[str, Need]:
-    """What calibration has to find out so that these methods can be read."""
-    return {name: need_of(method) for name, method in needs.items()}
-
-
-def collect(
-    model: ir.Model,
-    needs: Mapping[str, Method],
-    samples: calibration.Watched | None,
-    run: Run,
-    extra: Mapping[str, Need] | None = None,
-) -> Stats:
-    """One pass over the data for all that plan and steps have to know; without samples, what is known."""
-    wanted = asked(needs)
-    if run.histograms and samples is not None:
-        wanted = {name: replace(need, histogram=True) for name, need in wanted.items()}
-    wanted = {**calibration.sampled(model, wanted, run.stride), **(extra or {})}
-    if samples is None:
-        return calibration.known(run.stats or Stats(), wanted)
-    engine = engine_of(run.engine, run.workers, run.address, run.threads)
-    options: dict[str, Any] = {
-        "providers": run.providers,
-        "custom_ops": run.custom_ops,
-        "progress": lambda done, total: run.progress("calibrate", done, total),
-    }
-    if engine.name == "serial":
-        return calibration.collect(model, wanted, samples, threads=run.threads, **options)
-    return calibration.gather(model, wanted, samples, engine, **options)
 
 
 def finish(
@@ -458,7 +315,7 @@ def _lab(model: ir.Model, plan: Plan, params: Params, found: Measurement, run: R
 
     def observe(observed: ir.Model, wishes: Wishes) -> Stats:
         with probed(observed, wishes) as needs:
-            return collect(observed, {}, samples, run, needs)
+            return collect(observed, {}, samples, replace(run, memo=None), needs)
 
     return Lab(emitted, observe)
 

@@ -14,16 +14,17 @@ from typing import Any
 
 import onnx_ir as ir
 
-from octavo import calibration, pipeline
+from octavo import calibration, measuring, pipeline
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
 from octavo.core.recipe import Pattern, Recipe, Style
 from octavo.errors import ModelError
+from octavo.measuring import Measurement, Run
 from octavo.model import io, query
 from octavo.model.fake_quant import Peeled, fold_scales, peel
 from octavo.model.normalize import normalize
 from octavo.model.prepare import PrepareOptions, constants, raise_opset, shapes
-from octavo.pipeline import Measurement, Run, Started
+from octavo.pipeline import Started
 from octavo.planning import from_qat
 from octavo.planning.select import Selection
 from octavo.result import Result, check_output
@@ -111,9 +112,9 @@ def _refused(model: ir.Model, recipe: Recipe) -> dict[str, str]:
 def _measured(model: ir.Model, plan: Plan, data: Any, run: Run) -> Measurement | None:
     if not plan.needs():
         return None
-    samples = pipeline.watched(model, data, run.samples)
-    stats = pipeline.collect(model, plan.needs(), samples, run)
-    return Measurement(stats, calibration.ranges(stats, pipeline.schemes(plan)), samples)
+    samples = measuring.watched(model, data, run.samples)
+    stats = measuring.collect(model, plan.needs(), samples, run)
+    return Measurement(stats, calibration.ranges(stats, measuring.schemes(plan)), samples)
 
 
 def _nothing(model: ir.Model, plan: Plan) -> str:

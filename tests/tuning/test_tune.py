@@ -13,6 +13,7 @@ from builders import model, node, tensor
 import octavo
 from octavo.errors import RecipeError
 from octavo.evaluation.latency import Ratio
+from octavo.model import io
 from octavo.targets import target
 from octavo.tuning import Demands, Drop, Exam, workshop
 from octavo.tuning.candidates import groups, without_groups, without_layers
@@ -85,6 +86,37 @@ def test_statistics_are_collected_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tune(samples(8))
     assert passes
     assert sum(len(one) for one in passes) == len(set().union(*passes))
+
+
+@pytest.mark.usefixtures("_untimed")
+def test_what_steps_want_to_know_is_collected_once() -> None:
+    class Counted(list[Any]):
+        """Counts how often a sample near the end is read."""
+
+        read = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            Counted.read += index == 90
+            return super().__getitem__(index)
+
+        def __iter__(self) -> Any:
+            for index, sample in enumerate(super().__iter__()):
+                Counted.read += index == 90
+                yield sample
+
+    memo = workshop.Memo()
+    recipe = target("ort-cpu").static_recipe.but(steps=("clip", "bias-correction"))
+    usual = recipe.but(activations=recipe.activations.but(method=octavo.MinMax(average=True)))
+    results = []
+    for wanted in (recipe, usual, recipe):
+        run = workshop.Run(threads=1, engine="serial", memo=memo)
+        results.append(workshop.pipeline.quantize(conv_and_linear(), Counted(samples(100)), wanted,
+                                                  target("ort-cpu"), run))  # fmt: skip
+    assert Counted.read == 2  # the second has to know the extremes of each sample, the third nothing
+    first, second, third = (io.to_bytes(result.model) for result in results)
+    assert first == third != second
+    alone = octavo.quantize(conv_and_linear(), samples(100), recipe=recipe, engine="serial", threads=1)
+    assert io.to_bytes(alone.model) == third
 
 
 @pytest.mark.usefixtures("_untimed")
@@ -187,16 +219,16 @@ def test_what_is_left_float_is_no_longer_quantized_at_run_time(found: tuple[octa
 
 @pytest.mark.usefixtures("_untimed")
 def test_a_trial_that_breaks_is_a_line_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    from octavo import api
+    from octavo import pipeline
 
-    real = api.quantize
+    real = pipeline.quantize
 
-    def broken(*arguments: Any, **more: Any) -> Any:
-        if more["recipe"].steps:
+    def broken(source: Any, data: Any, recipe: octavo.Recipe, *rest: Any) -> Any:
+        if recipe.steps:
             raise ValueError("inhomogeneous shape")
-        return real(*arguments, **more)
+        return real(source, data, recipe, *rest)
 
-    monkeypatch.setattr(api, "quantize", broken)
+    monkeypatch.setattr(pipeline, "quantize", broken)
     tuned = tune(samples(8))
     assert tuned.met
     assert "unexpected error: ValueError: inhomogeneous shape" in str(tuned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -69,8 +70,9 @@ def names_of(layer: Layer) -> dict[str, str]:
 
 
 def class_names(classes: Classes) -> list[str]:
-    """What the histograms of a tensor are called."""
-    return [f"{PREFIX}{classes.value.name}/class{i}" for i in range(max(len(classes.channels), 1))]
+    """What the histograms of a tensor are called; other channels have other names."""
+    which = f"{zlib.crc32(repr((classes.axis, classes.channels)).encode()):08x}"
+    return [f"{PREFIX}{classes.value.name}/class{which}.{i}" for i in range(max(len(classes.channels), 1))]
 
 
 def grams(wishes: Wishes) -> set[str]:

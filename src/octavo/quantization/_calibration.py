@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 
-from octavo import pipeline
+from octavo import measuring, pipeline
 from octavo.algorithms import steps as stepping
 from octavo.core.stats import Range
 from octavo.model import io
@@ -53,7 +53,7 @@ def smoothed(job: _work.Job, reader: Any, providers: Sequence[str] | None) -> tu
         )
     first, second = twice(reader)
     subject = stepping.Subject(job.model, job.recipe, job.plan)
-    pipeline.reworked(subject, chosen, first, pipeline.Run(providers=providers, stride=1))
+    pipeline.reworked(subject, chosen, first, measuring.Run(providers=providers, stride=1))
     return _work.planned(job.model, job.settings), second
 
 

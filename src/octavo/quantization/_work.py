@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from octavo import calibration, emission, pipeline, planning
+from octavo import calibration, emission, measuring, pipeline, planning
 from octavo.core.plan import Measured, Plan
 from octavo.core.qtypes import QType
 from octavo.core.recipe import Recipe, Style
@@ -187,11 +187,11 @@ def measured(job: Job, reader: Any, providers: Sequence[str] | None) -> tuple[Jo
     """The extremes of what the plan asks for, in one pass; it is made anew around what has none."""
     stride = job.settings.calibration.stride
     data = reader if stride is None else in_strides(reader, stride)
-    run = pipeline.Run(providers=providers, stride=1)
-    samples = pipeline.watched(job.model, data, None)
-    stats = pipeline.collect(job.model, job.plan.needs(), samples, run)
+    run = measuring.Run(providers=providers, stride=1)
+    samples = measuring.watched(job.model, data, None)
+    stats = measuring.collect(job.model, job.plan.needs(), samples, run)
     for _ in range(8):
-        wanted = pipeline.schemes(job.plan)
+        wanted = measuring.schemes(job.plan)
         bad = {n: why for n, why in calibration.unusable(stats, wanted).items() if n not in job.avoid.tensors}
         if not bad:
             return job, calibration.ranges(stats, wanted)

@@ -21,8 +21,8 @@ from octavo.calibration.engines import Engine, cores, engine_of, held
 from octavo.core import scratch
 from octavo.core.recipe import Pattern, Recipe
 from octavo.errors import OctavoError, RecipeError
+from octavo.measuring import Progress, silent
 from octavo.model import io, query
-from octavo.pipeline import Progress, silent
 from octavo.result import check_output
 from octavo.targets import Target
 from octavo.targets import target as find_target

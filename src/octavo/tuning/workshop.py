@@ -7,16 +7,17 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from octavo import api
+from octavo import api, pipeline
 from octavo.calibration.engines import Engine
 from octavo.core.plan import Plan
 from octavo.core.scheme import Method
 from octavo.core.stats import Stats
 from octavo.errors import OctavoError
 from octavo.evaluation.latency import taking_turns
+from octavo.measuring import Memo, Progress, Run
 from octavo.model import io, query
 from octavo.model.session import Session
-from octavo.pipeline import Progress
+from octavo.result import Result
 from octavo.targets import Target
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.exam import Examiner
@@ -46,6 +47,7 @@ class Workshop:
     float_bytes: int = 0  # of the weights
     trials: list[Trial] = field(default_factory=list)
     stats: Stats | None = None
+    memo: Memo = field(default_factory=Memo)  # what steps have found out
 
     def __post_init__(self) -> None:
         self.session = _float_session(self.model, self.threads)
@@ -81,6 +83,7 @@ class Workshop:
             progress=self.tell,
         )
         self.stats = fresh if self.stats is None else _joined(self.stats, fresh)
+        self.memo.rely_on(self.stats)
 
     def try_all(self, candidates: Sequence[Candidate]) -> list[Trial]:
         """Make, judge and examine some candidates; gives those that came out."""
@@ -108,26 +111,31 @@ class Workshop:
             return Trial(candidate, error="the time was over before it was tried")
         began = time.monotonic()
         try:
-            if candidate.static and not candidate.recipe.steps:
-                self._complete(candidate)
-            result = api.quantize(
-                self.model,
-                self.split.calibration if candidate.static else None,
-                recipe=candidate.recipe,
-                target=self.target,
-                stats=self.stats if candidate.static and not candidate.recipe.steps else None,
-                output=self.folder / self._name(len(self.trials)),
-                threads=self.threads,
-                engine=self.engine,
-                stride=self.stride if candidate.static else None,
-                histograms=self.histograms and bool(candidate.recipe.steps),
-            )
+            result = self._quantized(candidate)
         except OctavoError as error:
             return Trial(candidate, error=str(error))
         except Exception as error:  # a defect in one way must not cost the others; the table names it
             return Trial(candidate, error=f"unexpected error: {type(error).__name__}: {error}")
         size = result.bytes / self.float_bytes if self.float_bytes else None
         return Trial(candidate, result, bytes=result.bytes, size=size, seconds=time.monotonic() - began)
+
+    def _quantized(self, candidate: Candidate) -> Result:
+        """A candidate, written to its file; all use the same statistics, and what steps add is kept."""
+        recipe = candidate.recipe
+        run = Run(
+            output=self.folder / self._name(len(self.trials)),
+            samples=recipe.calibration_samples,
+            threads=self.threads,
+            engine=self.engine,
+        )
+        if not candidate.static:
+            return pipeline.quantize(self.model, None, recipe, self.target, run)
+        if recipe.steps:
+            run = replace(run, stride=self.stride, histograms=self.histograms, memo=self.memo)
+        else:
+            self._complete(candidate)
+            run = replace(run, stride=self.stride, stats=self.stats)
+        return pipeline.quantize(self.model, self.split.calibration, recipe, self.target, run)
 
     def _complete(self, candidate: Candidate) -> None:
         """Measure tensors that no trial has asked for before: one that stays float moves where ranges sit."""
