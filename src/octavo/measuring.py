@@ -48,6 +48,7 @@ class Memo:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, Need], State | None] = {}
         self._stats = Stats()
+        self._fingerprint: str | None = None
 
     def rely_on(self, stats: Stats) -> None:
         """Take statistics that answer every need of their tensors."""
@@ -58,14 +59,22 @@ class Memo:
         seen = self._seen
         return {n: need for n, need in wanted.items() if n not in self._stats and (n, need) not in seen}
 
-    def add(self, wanted: Mapping[str, Need], found: Stats) -> None:
+    def add(self, wanted: Mapping[str, Need], found: Stats, samples: calibration.Watched) -> None:
         """Keep what was found; a tensor that never had a value need not be looked for again."""
         self._seen.update({(name, need): found.get(name) for name, need in wanted.items()})
+        self._stats.samples = self._stats.samples or found.samples
+        self._fingerprint = self._fingerprint or samples.fingerprint
 
-    def of(self, wanted: Mapping[str, Need], samples: int) -> Stats:
-        """What is wanted, from this many samples."""
+    def of(self, wanted: Mapping[str, Need], samples: calibration.Watched) -> Stats:
+        """What is wanted; the samples are told what is known of them."""
+        samples.fingerprint = samples.fingerprint or self._fingerprint
         known = {n: self._stats.get(n) or self._seen.get((n, need)) for n, need in wanted.items()}
-        return Stats({name: state for name, state in known.items() if state is not None}, samples)
+        there = {name: state for name, state in known.items() if state is not None}
+        return Stats(there, self._stats.samples)
+
+    def forget_large(self) -> None:
+        """Let go of Gram matrices: they are large, and few runs want the same."""
+        self._seen = {key: state for key, state in self._seen.items() if not key[0].endswith("/gram")}
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,25 @@ def measure(
         seen = collect(model, plan.needs(), samples if run.stats is None else None, run, extra)
     stats = Stats({k: v for k, v in seen.items() if not k.startswith(PREFIX)}, seen.samples, seen.origin)
     probes = Stats({k: v for k, v in seen.items() if k.startswith(PREFIX)}, seen.samples)
-    return settled(model, plan, avoid, Measurement(stats, {}, samples, probes), recipe, target, run)
+    found = Measurement(stats, {}, samples, probes)
+    found, settled_plan, avoid = settled(model, plan, avoid, found, recipe, target, run)
+    if settled_plan is not plan and run.stats is None:
+        found = probed_again(model, settled_plan, found, recipe, run, steps)
+    return found, settled_plan, avoid
+
+
+def probed_again(
+    model: ir.Model, plan: Plan, found: Measurement, recipe: Recipe, run: Run, steps: Sequence[Step]
+) -> Measurement:
+    """What steps have to know in addition for a plan that has changed."""
+    if found.samples is None or not steps or not found.samples.can_repeat:
+        return found
+    with stepping.observed(steps, Subject(model, recipe, plan)) as extra:
+        lacking = {name: need for name, need in extra.items() if name not in found.probes}
+        if not lacking:
+            return found
+        more = collect(model, {}, found.samples, run, lacking)
+    return replace(found, probes=Stats({**found.probes, **more}, found.probes.samples))
 
 
 def settled(
@@ -198,10 +225,12 @@ def collect(
         return _pass(model, wanted, samples, run)
     lacking = run.memo.lacking(wanted)
     if lacking:
-        run.memo.add(lacking, _pass(model, lacking, samples, run))
+        run.memo.add(lacking, _pass(model, lacking, samples, run), samples)
     else:
         samples.peek()
-    return run.memo.of(wanted, samples.length or 0)
+    found = run.memo.of(wanted, samples)
+    run.memo.forget_large()
+    return found
 
 
 def _pass(model: ir.Model, wanted: Mapping[str, Need], samples: calibration.Watched, run: Run) -> Stats:

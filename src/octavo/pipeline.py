@@ -29,7 +29,17 @@ from octavo.core.recipe import Recipe
 from octavo.core.scheme import Scheme
 from octavo.core.stats import Range, Stats
 from octavo.errors import DataError, ModelError, RecipeError
-from octavo.measuring import Measurement, Run, collect, completed, measure, schemes, settled, watched
+from octavo.measuring import (
+    Measurement,
+    Run,
+    collect,
+    completed,
+    measure,
+    probed_again,
+    schemes,
+    settled,
+    watched,
+)
 from octavo.model import io, query
 from octavo.model.prepare import PrepareOptions, PrepareReport, prepare
 from octavo.model.prepare.widen import store_narrow, widen
@@ -242,6 +252,7 @@ def replanned(
         plan = planning.build(model, recipe, target, avoid)
     found = completed(model, plan, avoid, found, run)
     found, plan, _ = settled(model, plan, avoid, found, recipe, target, run)
+    found = probed_again(model, plan, found, recipe, run, rework.late)
     return found, plan, replace(rework, recipe=recipe)
 
 

@@ -9,6 +9,7 @@ from builders import model, node, tensor
 from numpy.lib.stride_tricks import sliding_window_view
 from quantizing import run
 
+import octavo
 from octavo import calibration, pipeline
 from octavo.algorithms.inputs import Inputs, inputs_of
 from octavo.algorithms.layers import Layer, layer_of
@@ -95,3 +96,47 @@ def test_means_along_one_axis() -> None:
     x = np.pad(samples[0]["x"].astype(np.float64), ((0, 0), (0, 0), (1, 1)))
     means = sliding_window_view(x, 3, axis=2)[:, :, ::2].mean(axis=(0, 2)).reshape(1, -1)
     np.testing.assert_allclose(found.mean, means, rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_of_none_adds_nothing() -> None:
+    w = {"w": np.ones((6, 4, 3, 3), np.float32)}
+    conv = node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
+    proto = model([conv], [tensor("x", ["n", 4, 9, 8])], [tensor("y", None)], w)
+    full = {"x": np.ones((2, 4, 9, 8), np.float32)}
+    found = moments_of(proto, "conv", [full, {"x": full["x"][:0]}], gram=False)
+    alone = moments_of(proto, "conv", [full], gram=False)
+    assert found is not None and alone is not None
+    assert found.count == alone.count
+    np.testing.assert_array_equal(found.mean, alone.mean)
+
+
+def test_a_long_recording_takes_little_memory() -> None:
+    w = {"w": np.ones((4, 2, 10), np.float32)}
+    conv = node("Conv", ["x", "w"], ["y"], "conv", strides=[2])
+    proto = model([conv], [tensor("x", [1, 2, 200_000])], [tensor("y", None)], w)
+    found = moments_of(proto, "conv", [{"x": np.ones((1, 2, 200_000), np.float32)}], gram=False)
+    assert found is not None
+    np.testing.assert_allclose(found.mean, 1.0, rtol=1e-6)
+
+
+def test_a_size_that_only_an_annotation_tells_is_not_relied_on() -> None:
+    w = {"w": np.ones((8, 8, 3, 3), np.float32)}
+    nodes = [node("Relu", ["x"], ["r"]), node("Conv", ["r", "w"], ["y"], "conv", pads=[1, 1, 1, 1])]
+    proto = model(nodes, [tensor("x", [1, 8, "h", "w"])], [tensor("y", None)], w)
+    proto.graph.value_info.append(tensor("r", [1, 8, 32, 32]))
+    found = moments_of(proto, "conv", [{"x": np.ones((1, 8, 48, 48), np.float32)}], gram=False)
+    assert found is not None
+    assert found.mean[0, 4] == pytest.approx(1.0)  # the middle of the kernel reads no padding
+
+
+def test_channels_on_the_last_axis_are_all_looked_at() -> None:
+    """Every sixth channel is loud: a lattice of places over the last two axes would miss it."""
+    rng = np.random.default_rng(1)
+    loud = np.where(np.arange(96) % 6 == 1, 10.0, 0.1).astype(np.float32)
+    samples = [{"x": (rng.standard_normal((1, 28, 28, 96)) * loud).astype(np.float32)} for _ in range(32)]
+    w = {"w": rng.standard_normal((96, 96)).astype(np.float32) / np.where(loud > 1, 1, 30)[:, None]}
+    proto = model([node("MatMul", ["x", "w"], ["y"], "fc")], [tensor("x", [1, 28, 28, 96])],
+                  [tensor("y", [1, 28, 28, 96])], {"w": w["w"].astype(np.float32)})  # fmt: skip
+    result = octavo.quantize(proto, samples)
+    exact, found = run(proto, samples[0])["y"], run(io.to_proto(result.model), samples[0])["y"]
+    assert 10 * np.log10(np.sum(exact**2) / np.sum((exact - found) ** 2)) > 25

@@ -14,7 +14,8 @@ from calibration.graphs import normal
 from octavo.algorithms.inputs import total as total_of
 from octavo.calibration import Watched, collect, gather
 from octavo.calibration.engines import engine_of
-from octavo.calibration.sampling import is_picked
+from octavo.calibration.run import Collector
+from octavo.calibration.sampling import place
 from octavo.core.stats import Need, Stats
 from octavo.errors import DataError
 from octavo.model.samples import specs_of
@@ -42,7 +43,9 @@ def samples(count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("total", [1, 63, 64, 65, 100, 256, 1000])
 def test_samples_are_picked_evenly(total: int) -> None:
-    picked = np.flatnonzero([is_picked(index, total) for index in range(total)])
+    places = [place(index, total) for index in range(total)]
+    picked = np.flatnonzero([at is not None for at in places])
+    assert [at for at in places if at is not None] == list(range(len(picked)))
     assert len(picked) == min(total, 64)
     assert picked[0] == 0
     gaps = np.diff([*picked, total])
@@ -50,8 +53,9 @@ def test_samples_are_picked_evenly(total: int) -> None:
 
 
 def test_where_nobody_knows_how_many_there_are_the_first_are_picked_and_some_of_the_others() -> None:
-    picked = [index for index in range(100) if is_picked(index, None)]
-    assert picked == [*range(32), *range(32, 100, 8)]
+    picked = {index: at for index in range(100) if (at := place(index, None)) is not None}
+    assert list(picked) == [*range(32), *range(32, 100, 8)]
+    assert list(picked.values()) == list(range(len(picked)))
 
 
 @pytest.mark.parametrize("length", ["told", "unknown"])
@@ -69,7 +73,7 @@ def test_what_is_needed_of_some_is_what_those_show(length: str) -> None:
     data = samples(200)
     total = 200 if length == "told" else None
     found = collect(network(), {**OFTEN, **SELDOM}, data if total else iter(data))
-    picked = [index for index in range(200) if is_picked(index, total)]
+    picked = [index for index in range(200) if place(index, total) is not None]
     assert found["c"].count == found["y"].count == len(picked)
     exact = sum(np.exp(-np.maximum(data[i]["x"].astype(np.float64) * 2, 0)) for i in picked)
     np.testing.assert_allclose(total_of(found, "y"), exact, rtol=1e-6)
@@ -113,3 +117,49 @@ def test_nan_in_a_sample_that_waits_is_told_with_its_index() -> None:
     needs = {"a": Need(), "y": Need(totals=True, some=True)}
     with pytest.raises(DataError, match=r"'y' has NaN .* sample 6 "):
         collect(loaded, needs, data)
+
+
+def test_sums_over_some_samples_stay_small() -> None:
+    found = collect(network(), SELDOM, iter(samples(600)))
+    assert len(found["y"].parts["totals"]._nodes) < 10  # type: ignore[attr-defined]
+
+
+def test_a_model_that_is_not_held_twice_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {**OFTEN, **SELDOM}
+    twice = collect(network(), wanted, samples(150))
+    monkeypatch.setattr("octavo.calibration.run._TWICE_MOST", 0)
+    assert collect(network(), wanted, samples(150)).to_bytes() == twice.to_bytes()
+
+
+def test_progress_tells_samples_that_were_seen() -> None:
+    told: list[int] = []
+    collect(network(), {**OFTEN, **SELDOM}, samples(100), progress=lambda done, _: told.append(done))
+    assert told == sorted(told)
+    assert told[-1] == 100
+    assert told[0] < 10
+
+
+def test_what_a_failed_portion_left_is_forgotten() -> None:
+    def broken() -> Iterator[dict[str, Any]]:
+        yield {"x": np.full((2, 4), 100, np.float32)}
+        raise OSError("the disk is gone")
+
+    with Collector(network(), {**OFTEN, **SELDOM}, total=100) as collector:
+        with pytest.raises(OSError, match="disk"):
+            collector.collect(broken())
+        found = collector.collect(samples(3))
+    assert found["x"].high < 50
+
+
+def test_arrays_read_ahead_may_be_used_again() -> None:
+    nodes = [node("Relu" if i % 2 else "Neg", [f"t{i}" if i else "x"], [f"t{i + 1}"]) for i in range(220)]
+    loaded = normal(model(nodes, [tensor("x", [1])], [tensor("t220", [1])]))
+
+    def reused() -> Iterator[dict[str, Any]]:
+        array = np.empty(1, np.float32)
+        for value in (-10, 5, -7):
+            array[:] = value
+            yield {"x": array}
+
+    found = collect(loaded, {"x": Need()}, reused())
+    assert (found["x"].low, found["x"].high) == (-10, 5)

@@ -120,6 +120,22 @@ def test_what_steps_want_to_know_is_collected_once() -> None:
 
 
 @pytest.mark.usefixtures("_untimed")
+def test_trials_calibrate_with_as_many_samples_as_the_recipe_says_and_name_them() -> None:
+    recipe = target("ort-cpu").static_recipe.but(calibration_samples=20)
+    tuned = tune(samples(100), recipe=recipe)
+    static = [trial.result for trial in tuned.trials if trial.result is not None and trial.result.stats]
+    assert static
+    for result in static:
+        assert result.stats.samples == 20
+        assert {state.count for state in result.stats.values()} == {20}
+    assert len({result.data_fingerprint for result in static if result.steps} - {None}) == 1
+    clipped = next(trial for trial in tuned.trials if trial.name == "static, clipped")
+    assert clipped.result is not None
+    alone = octavo.quantize(conv_and_linear(), samples(100), recipe=clipped.candidate.recipe, threads=1)
+    assert io.to_bytes(alone.model) == io.to_bytes(clipped.result.model)
+
+
+@pytest.mark.usefixtures("_untimed")
 def test_serial_and_processes_judge_alike() -> None:
     one = tune(samples(8), engine="serial", time_limit=0.0)
     other = tune(samples(8), engine="processes", workers=2, time_limit=0.0)

@@ -17,7 +17,7 @@ import numpy as np
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import raw, tree
-from octavo import api, calibration, pipeline
+from octavo import api, calibration, measuring
 from octavo.calibration import saved
 from octavo.calibration.engines import engine_of
 from octavo.calibration.observers import KINDS
@@ -57,7 +57,7 @@ def _of_needs(model: bytes, data: list[dict[str, np.ndarray]]) -> list[bytes]:
         Need(loudness=True),
     ):
         loaded = io.load(model)
-        feeds = pipeline.watched(loaded, data, None)
+        feeds = measuring.watched(loaded, data, None)
         found.append(calibration.gather(loaded, {"h": need}, feeds, engine_of("serial")).to_bytes())
     return found
 

@@ -63,7 +63,10 @@ class BiasCorrection:
 
     def wishes(self, subject: Subject, wishes: Wishes) -> None:
         """The mean of what each layer reads."""
-        wishes.moments_of((one.layer for one in quantized_layers(subject)[0]), gram=False)
+        layers = [one.layer for one in quantized_layers(subject)[0]]
+        wishes.moments_of(layers, gram=False)
+        if self.sequential:
+            wishes.moments_apart(layers)
 
     def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
         """Correct every layer that has a bias."""
@@ -156,8 +159,8 @@ def _in_stages(
         layer = _in(nodes, corrected[index].layer)
         if layer is None:
             continue
-        real = inputs_of(corrected[index].layer, float_stats)
-        read = inputs_of(layer, lab.collect(model, _means([layer])))
+        real = inputs_of(corrected[index].layer, float_stats, apart=True)
+        read = inputs_of(layer, lab.collect(model, _means([layer])), apart=True)
         if real is not None and read is not None:
             corrected[index].store(real.mean, read.mean, editor)
     return []
@@ -174,10 +177,12 @@ def _in(nodes: Mapping[str, ir.Node], layer: Layer) -> Layer | None:
     if node is None or node.op_type != layer.node.op_type:
         return None
     node.outputs[0].shape = layer.node.outputs[0].shape
+    if node.inputs[0] is not None:
+        node.inputs[0].shape = layer.x.shape
     return replace(layer, node=node)
 
 
 def _means(found: Iterable[Layer]) -> Wishes:
     wishes = Wishes()
-    wishes.moments_of(found, gram=False)
+    wishes.moments_apart(found)
     return wishes

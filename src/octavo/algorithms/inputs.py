@@ -60,9 +60,9 @@ class Inputs:
         return Inputs(self.count, self.mean * f, self.square * f * f, gram)
 
 
-def inputs_of(layer: Layer, stats: Mapping[str, object]) -> Inputs | None:
-    """What a layer reads, from statistics; None where it was not observed."""
-    names = names_of(layer)
+def inputs_of(layer: Layer, stats: Mapping[str, object], *, apart: bool = False) -> Inputs | None:
+    """What a layer reads, from statistics; None where it was not observed. ``apart``: in some samples."""
+    names = names_of(layer, apart=apart)
     size, summed, square, gram = (total(stats, names[part]) for part in ("size", "sum", "square", "gram"))
     if size is None or summed is None:
         return None

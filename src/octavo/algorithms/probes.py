@@ -20,7 +20,7 @@ from octavo.algorithms.layers import Layer
 from octavo.algorithms.reach import Reach, reach_of
 from octavo.algorithms.replica import placed
 from octavo.algorithms.wishes import PREFIX, Classes, Wishes, class_names, grams, names_of
-from octavo.calibration.sampling import lattice
+from octavo.calibration.sampling import lattices
 from octavo.core.stats import Need
 from octavo.model import query
 from octavo.model.edit import Editor
@@ -41,6 +41,8 @@ def probed(model: ir.Model, wishes: Wishes) -> Iterator[dict[str, Need]]:
                 probes.gram(layer)
         for layer in layers:
             probes.moments(layer)
+        for layer in wishes.apart.values():
+            probes.moments(layer, apart=True)
         for value, axis in wishes.channels.values():
             probes.channels(value, axis)
         for classes in wishes.classes.values():
@@ -57,6 +59,8 @@ class _Probes:
 
     def __init__(self, model: ir.Model) -> None:
         self.model, self.editor = model, Editor(model)
+        self._lattices = lattices(model)
+        self._is_sized = all(_is_sized(value) for value in model.graph.inputs)
         self.nodes: list[ir.Node] = []
         self.needs: dict[str, Need] = {}
 
@@ -75,16 +79,19 @@ class _Probes:
         product = self.node("MatMul", [x, self.node("Transpose", [x], {"perm": [0, 1, 3, 2]})])
         self.note(names["gram"], "ReduceSum", [product, self._axes(0)], {"keepdims": 0})
 
-    def moments(self, layer: Layer) -> None:
-        """Sums over what a layer reads, and over its squares, where they are not known from its products."""
-        names = names_of(layer)
+    def moments(self, layer: Layer, *, apart: bool = False) -> None:
+        """Sums over what a layer reads, and over its squares, where they are not known from its products.
+
+        ``apart``: from some samples and by themselves, whatever else is known of the layer.
+        """
+        names = names_of(layer, apart=apart)
         if names["sum"] in self.needs:
             return
-        reach = None if _is_plain(layer) else reach_of(layer)
+        reach = reach_of(layer) if self._is_sized and not _is_plain(layer) else None
         if reach is not None:
             self._swept(layer.x, reach, names)
             return
-        x, need = self._vectors(layer), Need(totals=True, some=layer.is_conv)
+        x, need = self._vectors(layer), Need(totals=True, some=apart or layer.is_conv)
         self._summed(x, names["sum"], need)
         self._summed(self.node("Mul", [x, x]), names["square"], need)
         self._counted(x, names["size"], need)
@@ -101,14 +108,13 @@ class _Probes:
         """Sums over what each tap of a kernel reads of a map; of squares, a share of those of the channel."""
         need = Need(totals=True, some=True)
         *first, last = reach.axes
-        found = self.node("MatMul", [x, self._matrix(last.T)])
+        found = self.node("ReduceSum", [x, self._axes(0)], {"keepdims": 0})  # there may be no picture at all
         for one in first:
             found = self.node("MatMul", [self._matrix(one), found])
-        self.note(names["sum"], "ReduceSum", [found, self._axes(0)], {"keepdims": 0}, need)
-        operands, attributes = self._reduction(x, [2 + axis for axis in range(len(reach.axes))])
+        self.note(names["sum"], "MatMul", [found, self._matrix(last.T)], {}, need)
+        operands, attributes = self._reduction(x, [0, *(2 + axis for axis in range(len(reach.axes)))])
         squares = self.node("ReduceSumSquare", operands, attributes)
-        squares = self.node("ReduceSum", [squares, self._axes(0)], {"keepdims": 1})
-        squares = self.node("Transpose", [squares], {"perm": [1, 0]})
+        squares = self.node("Reshape", [squares, self._shape(-1, 1)])
         self.note(names["square"], "Mul", [squares, self._matrix(reach.shares[None])], {}, need)
         self._counted(x, names["size"], need, reach.outputs * reach.taps / reach.places)
 
@@ -127,7 +133,7 @@ class _Probes:
 
     def classes(self, classes: Classes) -> None:
         """Histograms of each class of channels, apart by the loudness of all channels."""
-        names, value = class_names(classes), self._thinned(classes.value)
+        names, value = class_names(classes), self._thinned(classes)
         if query.element_type(classes.value) != _FLOAT:
             value = self.node("Cast", [value], {"to": int(_FLOAT)})
         power = self.node("ReduceMean", [self.node("Mul", [value, value])], {"keepdims": 0})
@@ -139,9 +145,10 @@ class _Probes:
             row = self.node("Reshape", [part, self._shape(-1)])
             self.note(name, "Concat", [power, row], {"axis": 0}, Need(loudness=True, some=True))
 
-    def _thinned(self, value: ir.Value) -> ir.Value:
-        """Some places of a large map."""
-        step = lattice(query.shape(value))
+    def _thinned(self, classes: Classes) -> ir.Value:
+        """Some places of a large map, which has its channels on axis 1."""
+        value = classes.value
+        step = self._lattices.get(value.name or "", 1) if not classes.channels or classes.axis == 1 else 1
         for axis in (2, 3) if step > 1 else ():
             value = self._every(value, axis, step)
         return value
@@ -215,6 +222,12 @@ class _Probes:
 
     def _matrix(self, numbers: npt.NDArray[Any]) -> ir.Value:
         return self.editor.constant(f"{PREFIX}numbers", np.array(numbers, np.float32, order="C"))
+
+
+def _is_sized(value: ir.Value) -> bool:
+    """Whether an input has one size only, batches aside: then what is said of the sizes of maps is true."""
+    dims = query.shape(value)
+    return dims is not None and None not in dims[1:]
 
 
 def _is_plain(layer: Layer) -> bool:

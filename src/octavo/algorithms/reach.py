@@ -76,4 +76,7 @@ def _read(size: int, kernel: int, stride: int, dilation: int, pads: tuple[int, i
 
 
 def _matrix(places: Places, size: int) -> F32:
-    return np.asarray((places[:, :, None] == np.arange(size)).any(axis=1), np.float32)
+    found = np.zeros((len(places), size), np.float32)
+    taps, outputs = np.nonzero((places >= 0) & (places < size))
+    found[taps, places[taps, outputs]] = 1.0
+    return found

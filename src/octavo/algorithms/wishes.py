@@ -31,6 +31,7 @@ class Wishes:
     """What steps want to know; equal wishes are one."""
 
     moments: dict[str, tuple[Layer, bool]] = field(default_factory=dict)  # by layer; True: with Gram matrix
+    apart: dict[str, Layer] = field(default_factory=dict)  # moments from some samples, whatever else is asked
     channels: dict[str, tuple[ir.Value, int]] = field(default_factory=dict)  # by tensor; the channel axis
     classes: dict[str, Classes] = field(default_factory=dict)  # by tensor
     replicas: dict[str, Replica] = field(default_factory=dict)  # by name
@@ -40,6 +41,10 @@ class Wishes:
         for layer in layers:
             before = self.moments.get(layer.name)
             self.moments[layer.name] = (layer, gram or (before is not None and before[1]))
+
+    def moments_apart(self, layers: Iterable[Layer]) -> None:
+        """Ask for what layers read in some samples, to be compared with what others read in the same."""
+        self.apart.update((layer.name, layer) for layer in layers)
 
     def channels_of(self, value: ir.Value, axis: int) -> None:
         """Ask for the extremes of each channel of a tensor."""
@@ -54,18 +59,18 @@ class Wishes:
         self.replicas.update((replica.name, replica) for replica in replicas)
 
     def __bool__(self) -> bool:
-        return bool(self.moments or self.channels or self.classes or self.replicas)
+        return bool(self.moments or self.apart or self.channels or self.classes or self.replicas)
 
 
-def names_of(layer: Layer) -> dict[str, str]:
+def names_of(layer: Layer, *, apart: bool = False) -> dict[str, str]:
     """What the probes of a layer are called; layers that read the same in the same way share them."""
     node, source = layer.node, layer.x.name
-    how = ""
+    how = "/apart" if apart else ""
     if layer.is_conv:
         shape = [layer.groups, *layer.kernel]
         for key in ("strides", "pads", "dilations", "auto_pad"):
             shape.append(query.attribute(node, key, ""))
-        how = "/" + "_".join(str(part).replace(" ", "") for part in shape)
+        how += "/" + "_".join(str(part).replace(" ", "") for part in shape)
     return {part: f"{PREFIX}{source}{how}/{part}" for part in ("size", "sum", "square", "gram")}
 
 

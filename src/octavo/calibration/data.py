@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.calibration.readers import Given, Reader, Sample, Source, place, source_of
+from octavo.calibration.readers.objects import OneWay
 from octavo.calibration.readers.source import least
 from octavo.errors import DataError, closest
 from octavo.model.session import InputSpec
@@ -66,6 +67,16 @@ class Feeds:
         if empty:
             raise DataError(f"There is no sample of calibration data{self._where}; give at least one.")
 
+    @property
+    def can_repeat(self) -> bool:
+        """Whether there can be another pass."""
+        source: Any = self.source
+        while source is not None:
+            if isinstance(source, OneWay):
+                return source.can_rewind
+            source = getattr(source, "inner", None)
+        return True
+
     def __len__(self) -> int:
         if self.length is None:
             raise TypeError("the number of samples is known only after going through them")
@@ -79,6 +90,11 @@ def feeds(
     if isinstance(data, Feeds):
         return itertools.islice(iter(data), limit)
     return iter(Feeds(data, specs, limit=limit))
+
+
+def copied(sample: Mapping[str, Array]) -> dict[str, Array]:
+    """A sample that stays as it is when whoever gave it uses its arrays again."""
+    return {name: np.array(values) for name, values in sample.items()}
 
 
 def checked(sample: Sample, specs: Sequence[InputSpec], index: int) -> dict[str, Array]:

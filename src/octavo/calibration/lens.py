@@ -63,8 +63,8 @@ class Lens:
         """The inputs of the model."""
         return self._opened[0].inputs if self._opened is not None else ()
 
-    def look(self, feed: Mapping[str, npt.NDArray[Any]], index: int) -> None:
-        """Take in one sample."""
+    def look(self, feed: Mapping[str, npt.NDArray[Any]], index: int, at: int | None) -> None:
+        """Take in one sample; ``at`` is its number among those that are looked at closely, if it is one."""
         if self._opened is None and not self.open():
             return
         session, asked = self._opened  # type: ignore[misc]
@@ -74,7 +74,11 @@ class Lens:
         while self._trusting and self._look_closer(notes, row):
             outputs = self._opened[0].run(feed)  # type: ignore[index]
             row = notes.read(outputs)
-        notes.add(outputs, row, index)
+        notes.add(outputs, row, index, at)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._notes = None
 
     def states(self) -> dict[str, State]:
         """What was seen since the last time."""

@@ -31,41 +31,49 @@ Outputs = Mapping[str, Array]
 
 
 class Columns:
-    """Extremes of many tensors at once, in arrays; memory does not grow with the samples."""
+    """Extremes of many tensors at once, in arrays; memory grows with gaps between the samples alone."""
 
     def __init__(self, size: int) -> None:
         self._low = np.full(size, np.inf)
         self._high = np.full(size, -np.inf)
         self._since = np.full(size, -1, np.int64)  # where the run of samples with a value began
         self._runs: list[list[tuple[int, int]]] = [[] for _ in range(size)]
-        self._next = 0  # the index behind the last sample
+        self._samples = 0
+        self._shifts: list[tuple[int, int]] = []  # from which sample on its index is larger than its number
 
     def add(self, index: int, low: Array, high: Array) -> None:
         """Note the extremes of one sample; a tensor without a value has low > high."""
         np.minimum(self._low, low, out=self._low)
         np.maximum(self._high, high, out=self._high)
-        if index != self._next:
-            self._end_runs()
-        self._next = index + 1
+        number = self._samples
+        self._samples += 1
+        if not self._shifts or index - number != self._shifts[-1][1]:
+            self._shifts.append((number, index - number))
         there = low <= high
         for column in np.flatnonzero(there != (self._since >= 0)):
             if there[column]:
-                self._since[column] = index
+                self._since[column] = number
             else:
-                self._runs[column].append((int(self._since[column]), index))
+                self._runs[column].append((int(self._since[column]), number))
                 self._since[column] = -1
-
-    def _end_runs(self) -> None:
-        for column in np.flatnonzero(self._since >= 0):
-            self._runs[column].append((int(self._since[column]), self._next))
-        self._since[:] = -1
 
     def states(self) -> list[ExtremesState]:
         """A state for each tensor."""
-        self._end_runs()
+        found = []
+        for low, high, since, runs in zip(self._low, self._high, self._since, self._runs, strict=True):
+            last = [(int(since), self._samples)] if since >= 0 else []
+            seen = Seen(self._indices([*runs, *last]))
+            found.append(ExtremesState(float(low) + 0.0, float(high) + 0.0, seen))
+        return found
+
+    def _indices(self, runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Runs of samples by their indices."""
+        ends = [*(number for number, _ in self._shifts[1:]), self._samples]
         return [
-            ExtremesState(float(low) + 0.0, float(high) + 0.0, Seen(runs))
-            for low, high, runs in zip(self._low, self._high, self._runs, strict=True)
+            (max(start, begin) + shift, min(stop, end) + shift)
+            for start, stop in runs
+            for (begin, shift), end in zip(self._shifts, ends, strict=True)
+            if max(start, begin) < min(stop, end)
         ]
 
 
@@ -122,8 +130,8 @@ class Notes:
         """The tensors whose minimum the sample does not tell."""
         return [self._tensors[column] for column in self._sampled[row[0, self._sampled] != 0]]
 
-    def add(self, outputs: Outputs, row: Array, index: int) -> None:
-        """Note one sample; indices grow."""
+    def add(self, outputs: Outputs, row: Array, index: int, at: int | None) -> None:
+        """Note one sample; indices grow, and so do numbers ``at`` of samples that are looked at closely."""
         bad = np.isnan(row).any(axis=0)
         if bad.any():
             refuse_nan(self._tensors[int(np.argmax(bad))], index)
@@ -133,12 +141,14 @@ class Notes:
             if low <= high:
                 each.add(index, float(low), float(high))
         for watcher in self._watched:
+            if watcher.some and at is None:
+                continue
             values = outputs[self._asked.values[watcher.tensor]]
             if watcher.tensor in self._place:
                 low, high = row[:2, self._place[watcher.tensor]]
                 watcher.look_at_some(values, index, float(low), float(high))
             else:
-                watcher.look(values, index)
+                watcher.look(values, index, at if watcher.some and at is not None else index)
 
     def states(self, order: Sequence[str]) -> dict[str, State]:
         """A state for each tensor that had any value."""
@@ -179,7 +189,7 @@ class _Watcher:
     """Shows the values of one tensor to its observers."""
 
     def __init__(self, tensor: str, need: Need) -> None:
-        self.tensor = tensor
+        self.tensor, self.some = tensor, need.some
         extremes = MinMaxState() if need.samples else ExtremesState()
         self._histogram = HistogramState(extremes, need.stride or 1, need.lattice or 1)
         self._first = self._histogram if need.histogram else LoudnessState() if need.loudness else extremes
@@ -193,16 +203,17 @@ class _Watcher:
         if need.totals:
             self._more.append(TotalState())
 
-    def look(self, values: Array, index: int) -> None:
-        """Take in one sample."""
+    def look(self, values: Array, index: int, place: int) -> None:
+        """Take in one sample, which has this place among those that are seen."""
         try:
-            self._first.update(values, index)
+            self._first.update(values, place)
             for state in self._more:
-                state.update(values, index)
+                state.update(values, place)
         except DataError as error:
             if np.isnan(values).any():
                 refuse_nan(self.tensor, index)
-            raise DataError(f"The tensor {self.tensor!r} can't be observed: {error}") from error
+            where = f"The tensor {self.tensor!r} can't be observed in sample {index}"
+            raise DataError(f"{where}: {error}") from error
 
     def look_at_some(self, values: Array, index: int, low: float, high: float) -> None:
         """Take in some values of one sample, and the extremes of all."""

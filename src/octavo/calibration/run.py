@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.calibration.data import Data, Feeds
+from octavo.calibration.data import Data, Feeds, copied
 from octavo.calibration.lens import Lens
-from octavo.calibration.sampling import is_picked, strided
+from octavo.calibration.sampling import all_closely, place, strided
 from octavo.core.stats import Need, Stats
 from octavo.model import io
 from octavo.model.samples import specs_of
@@ -51,7 +50,7 @@ def collect(
     total = source.length if limit is None or source.length is None else min(limit, source.length)
     feeds = itertools.islice(source, limit)
     many = few_below(model)
-    ahead = list(itertools.islice(feeds, many)) if total is None else []
+    ahead = [copied(feed) for feed in itertools.islice(feeds, many)] if total is None else []
     few = len(ahead) < many if total is None else total < many
     options = {"providers": providers, "threads": threads, "custom_ops": custom_ops}
     with Collector(model, strided(needs, stride), total=total, few=few, **options) as collector:
@@ -90,7 +89,8 @@ class Collector:
         self._total = total
         self._files = contextlib.ExitStack()
         always = {tensor: need for tensor, need in needs.items() if not need.some}
-        differ = len(always) < len(needs) and not few and io.held_bytes(model) <= _TWICE_MOST
+        differ = len(always) < len(needs) and not (few or all_closely(total))
+        differ = differ and io.held_bytes(model) <= _TWICE_MOST
         self._closely = Lens(model, needs, few, self._files, options)
         self._briefly = Lens(model, always, few, self._files, options) if differ else None
         with contextlib.ExitStack() as on_failure:
@@ -124,18 +124,28 @@ class Collector:
         """What the tensors' values are on these samples, the first of which has the index ``first``."""
         if not self:
             return Stats()
+        self._closely.forget()
+        if self._briefly is not None:
+            self._briefly.forget()
         done, held = 0, _Held()
         for index, feed in enumerate(feeds, first):
+            at = place(index, self._total)
             if self._briefly is None:
-                self._closely.look(feed, index)
-            elif not is_picked(index, self._total):
-                self._briefly.look(feed, index)
-            elif held.add(index, feed):
-                held.show(self._closely)
+                self._closely.look(feed, index, at)
+            elif at is None:
+                self._briefly.look(feed, index, at)
+            else:
+                held.add(feed, index, at)
+                if not held.is_full:
+                    continue
+                done += held.show(self._closely) - 1
             done += 1
             if progress is not None:
                 progress(done)
-        held.show(self._closely)
+        left = held.show(self._closely)
+        done += left
+        if left and progress is not None:
+            progress(done)
         found = Stats(self._closely.states())
         if self._briefly is not None:
             found = found.merge(Stats(self._briefly.states()))
@@ -149,16 +159,22 @@ class _Held:
     """
 
     def __init__(self) -> None:
-        self._feeds: list[tuple[int, dict[str, npt.NDArray[Any]]]] = []
+        self._samples: list[tuple[dict[str, npt.NDArray[Any]], int, int]] = []
 
-    def add(self, index: int, feed: Mapping[str, npt.NDArray[Any]]) -> bool:
-        """Keep a copy of a sample, whose arrays may be used again; says whether it is time to show some."""
-        self._feeds.append((index, {name: np.array(values) for name, values in feed.items()}))
-        held = sum(values.nbytes for _, one in self._feeds for values in one.values())
-        return len(self._feeds) == _HELD or held > _HELD_MOST
+    def add(self, feed: Mapping[str, npt.NDArray[Any]], index: int, at: int) -> None:
+        """Keep a copy of a sample: its arrays may be used again for the next."""
+        self._samples.append((copied(feed), index, at))
 
-    def show(self, lens: Lens) -> None:
-        """Show the samples, in order, and forget them."""
-        for index, feed in self._feeds:
-            lens.look(feed, index)
-        self._feeds.clear()
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to show the samples."""
+        held = sum(values.nbytes for feed, _, _ in self._samples for values in feed.values())
+        return len(self._samples) >= _HELD or held > _HELD_MOST
+
+    def show(self, lens: Lens) -> int:
+        """Show the samples, in order, and forget them; returns how many there were."""
+        count = len(self._samples)
+        for sample in self._samples:
+            lens.look(*sample)
+        self._samples.clear()
+        return count

@@ -42,7 +42,7 @@ def sampled(model: ir.Model, needs: Mapping[str, Need], stride: int | None) -> d
     """The same needs with histograms that count a lattice of large maps, or what the stride says."""
     if stride is not None:
         return strided(needs, stride)
-    steps = _steps(model)
+    steps = lattices(model)
     return {
         tensor: replace(need, lattice=steps[tensor]) if tensor in steps and _is_plain(need) else need
         for tensor, need in needs.items()
@@ -58,11 +58,20 @@ def strided(needs: Mapping[str, Need], stride: int | None) -> dict[str, Need]:
     return {t: replace(need, stride=stride) if need.histogram else need for t, need in needs.items()}
 
 
-def is_picked(index: int, total: int | None) -> bool:
-    """Whether the sample with this index is among those that are looked at closely."""
+def place(index: int, total: int | None) -> int | None:
+    """The number of a sample among those that are looked at closely; None for the others."""
     if total is None:
-        return index < _FIRST or index % _THEN == 0
-    return total <= _CLOSELY or index * _CLOSELY % total < _CLOSELY
+        more, rest = divmod(max(index - _FIRST, 0), _THEN)
+        return None if rest else min(index, _FIRST) + more
+    if total <= _CLOSELY:
+        return index
+    number, rest = divmod(index * _CLOSELY, total)
+    return number if rest < _CLOSELY else None
+
+
+def all_closely(total: int | None) -> bool:
+    """Whether so many samples are all looked at closely."""
+    return total is not None and total <= _CLOSELY
 
 
 def _is_plain(need: Need) -> bool:
@@ -71,13 +80,13 @@ def _is_plain(need: Need) -> bool:
     return need.histogram and need.stride is None and not more
 
 
-def _steps(model: ir.Model) -> dict[str, int]:
+def lattices(model: ir.Model) -> dict[str, int]:
     """The maps that are large, and the step of their lattices."""
-    found = {value.name or "": lattice(query.shape(value)) for value in _maps(model)}
+    found = {value.name or "": _step(query.shape(value)) for value in _maps(model)}
     return {name: step for name, step in found.items() if step > 1}
 
 
-def lattice(dims: tuple[int | None, ...] | None) -> int:
+def _step(dims: tuple[int | None, ...] | None) -> int:
     """The distance of the places that are counted, for a map of this shape; 1 for all of them."""
     if dims is None or len(dims) != 4 or not all(dims[1:]):
         return 1

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
-from octavo.calibration.data import Feeds
+from octavo.calibration.data import Feeds, copied
 from octavo.calibration.readers.calls import Call
 from octavo.calibration.readers.objects import OneWay, Repeatable
 from octavo.calibration.watched import Watched, mark
@@ -82,7 +82,7 @@ class Shards:
         """Whether the data, all of it, has fewer samples; where nobody knows, that many are read ahead."""
         if self._feeds.length is not None:
             return self._feeds.length < many
-        ahead = list(itertools.islice(self._pass, many))
+        ahead = [(copied(sample), digest) for sample, digest in itertools.islice(self._pass, many)]
         self._pass = itertools.chain(ahead, self._pass)
         return len(ahead) < many
 

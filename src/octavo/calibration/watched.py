@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.data import MOST, Data, Feeds
+from octavo.calibration.data import MOST, Data, Feeds, copied
 from octavo.calibration.findings import SEEN, Findings
 from octavo.model.session import InputSpec
 
@@ -54,7 +54,7 @@ class Watched(Feeds):
     def _look(self, index: int, sample: dict[str, npt.NDArray[Any]]) -> bytes:
         found = digest(sample)
         if self.first is None:
-            self.first = dict(sample)
+            self.first = copied(sample)
         if index == self._findings.samples:
             self._findings.add(sample, found)
         return found

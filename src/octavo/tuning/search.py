@@ -100,6 +100,7 @@ def tune(
     with scratch.folder() as folder, held(workers_):
         shop = Workshop(model, split, chosen, Path(folder), workers_, threads, tell, ends, stride, histograms)
         shop.float_bytes = io.held_bytes(loaded)
+        shop.samples = base.calibration_samples
         if exam is not None:
             shop.examiner = Examiner(exam, model, workers_, tell)
         layers = _Search(shop, wanted, base, seconds).run()

@@ -43,6 +43,7 @@ class Workshop:
     ends: float | None = None
     stride: int | None = None
     histograms: bool = False  # for reports
+    samples: int | None = None  # that every trial calibrates with; None: all
     examiner: Examiner | None = None
     float_bytes: int = 0  # of the weights
     trials: list[Trial] = field(default_factory=list)
@@ -77,6 +78,7 @@ class Workshop:
             needs,
             self.split.calibration,
             every_method=True,
+            samples=self.samples,
             threads=self.threads,
             engine=self.engine,
             stride=self.stride,

@@ -135,3 +135,33 @@ def test_constants_of_the_main_graph_tell_shapes_inside_branches() -> None:
     inside = [value for n in query.nodes(found) for value in n.outputs if n.graph is not found.graph]
     assert len(inside) == 2
     assert all(query.rank(value) == 3 for value in inside)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_branch_of_another_number_of_results_is_left_alone(count: int) -> None:
+    then = branch("then", [node("Neg", ["x"], ["a"]), node("Abs", ["x"], ["a2"])], ["a", "a2"])
+    other = branch("else", [node("Exp", ["x"], ["b"]), node("Sin", ["x"], ["b2"])], ["b", "b2"])
+    names = [f"y{i}" for i in range(count)]
+    nodes = [node("If", ["yes"], names, then_branch=then, else_branch=other)]
+    found = io.load(model(nodes, X, [tensor(name, ["n", 3]) for name in names], {"yes": np.array(True)}))
+    prepare(found)
+    assert ops(found) == ["If"]
+
+
+def test_what_may_be_computed_stays_within_its_budget() -> None:
+    """However many rounds branches take: five weights that tiling makes three times as large."""
+    arrays: dict[str, Any] = {f"w{i}": np.ones((2048, 2048), np.float32) for i in range(5)}
+    arrays["times"] = np.int64([1, 3])
+    nodes = [node("Tile", [f"w{i}", "times"], [f"t{i}"]) for i in range(5)]
+    nodes += [node("MatMul", [f"x{i}", f"t{i}"], [f"y{i}"]) for i in range(5)]
+    inputs = [tensor(f"x{i}", ["n", 2048]) for i in range(5)]
+    outputs = [tensor(f"y{i}", ["n", 6144]) for i in range(5)]
+    plain = io.load(model(nodes, inputs, outputs, arrays))
+    then = branch("then", [node("Neg", ["x"], ["a"])], ["a"])
+    other = branch("else", [node("Abs", ["x"], ["b"])], ["b"])
+    asks = node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    inputs += [*X, tensor("c", [], onnx.TensorProto.BOOL)]
+    asked = io.load(model([*nodes, asks], inputs, [*outputs, tensor("y", ["n", 3])], arrays))
+    prepare(plain)
+    prepare(asked)
+    assert ops(plain).count("Tile") == ops(asked).count("Tile") > 0

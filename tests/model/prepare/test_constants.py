@@ -118,7 +118,7 @@ def test_widened_half_precision_weights_stay_and_are_noted() -> None:
     nodes = [node("Cast", ["w"], ["c"], to=TensorProto.FLOAT), node("MatMul", ["x", "c"], ["y"])]
     found = io.load(model(nodes, [tensor("x", [2, 64])], [tensor("y", None)], arrays))
     shapes.infer(found)
-    count, notes = constants.fold(found)
+    count, notes, _ = constants.fold(found)
     assert count == 0
     assert "half precision" in notes[0]
 
@@ -160,7 +160,7 @@ def test_a_part_that_the_runtime_can_not_compute_is_left_with_a_note() -> None:
     found.graph[0].outputs[0].type = found.graph.inputs[0].type
     found.graph[0].outputs[0].shape = found.graph.inputs[0].shape
     normalize(found)
-    count, notes = constants.fold(found)
+    count, notes, _ = constants.fold(found)
     assert count == 0
     assert "left as they are" in notes[0]
 

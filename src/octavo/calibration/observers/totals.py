@@ -49,7 +49,7 @@ class TotalState:
         """Look at the values that the tensor had in one sample."""
         values = np.asarray(x, np.float64)
         if not np.all(np.isfinite(values)):
-            raise DataError(f"There is NaN or infinity among the values of sample {index}.")
+            raise DataError("There is NaN or infinity among its values.")
         if self._nodes and values.shape != self.shape:
             raise DataError(
                 f"The tensor has the shape {list(self.shape)} in one sample and {list(values.shape)} in "

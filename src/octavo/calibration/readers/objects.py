@@ -104,6 +104,11 @@ class OneWay:
             if self._at > first:
                 yield by_order(sample, self._specs)
 
+    @property
+    def can_rewind(self) -> bool:
+        """Whether the samples can be gone through once more."""
+        return hasattr(self._data, "rewind")
+
     def _jump(self, first: int) -> bool:
         """Go straight to a sample, if the reader can: ``set_range(first, length)``."""
         jump = getattr(self._data, "set_range", None)

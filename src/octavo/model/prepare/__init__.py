@@ -92,8 +92,6 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     if wanted.fold_constants:
         log.put("stored", restore(model), "{n} weights stored in integers are float again")
         _fold(model, wanted, log)
-        while branches.are_in(model) and _settle(model, wanted, log) | _fold(model, wanted, log):
-            pass  # what is in place now may decide more
     check_resizes(model)
     if wanted.fold_batch_norm:
         folded, biases = batch_norm.fold(model)
@@ -121,24 +119,22 @@ def _raise_opset(model: ir.Model, to: int, log: _Log) -> None:
     log.put("opset", max(count, 1), f"opset {before} raised to {to}, {count} nodes rewritten")
 
 
-def _fold(model: ir.Model, wanted: PrepareOptions, log: _Log) -> bool:
-    """Compute what is constant; says whether anything was."""
-    count, notes = constants.fold(model)
-    if log.put("constants", count, "{n} constant nodes computed", notes):
-        remove_unused(model)
-        _infer(model, wanted, log)
-    return count > 0
-
-
-def _settle(model: ir.Model, wanted: PrepareOptions, log: _Log) -> bool:
-    """Take the branches that are decided; says whether there were any."""
-    count = branches.settle(model)
-    if log.put("branches", count, "{n} branches that are always taken put in place"):
-        if wanted.remove_no_ops:
+def _fold(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
+    """Compute what is constant, and take the branches that it decides, which may make more of it constant."""
+    budget, more = constants.BUDGET, True
+    while more:
+        folded = constants.fold(model, budget)
+        budget = folded.budget
+        settled = branches.settle(model)
+        log.put("constants", folded.nodes, "{n} constant nodes computed")
+        log.put("branches", settled, "{n} branches that are always taken put in place")
+        if settled and wanted.remove_no_ops:
             constants.remove_no_ops(model)
-        remove_unused(model)
-        _infer(model, wanted, log)
-    return count > 0
+        if settled or folded.nodes:
+            remove_unused(model)
+            _infer(model, wanted, log)
+        more = settled > 0 or (folded.nodes > 0 and branches.are_in(model))
+    log.notes.extend(folded.notes)
 
 
 def _infer(

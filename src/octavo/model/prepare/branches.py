@@ -7,6 +7,8 @@ other branch goes, with the weights that only it read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from octavo.model import query
@@ -19,14 +21,37 @@ def are_in(model: ir.Model) -> bool:
 
 
 def settle(model: ir.Model) -> int:
-    """Put the branch that is always taken in place of every such ``If``; returns how many there were."""
-    found = [node for node in query.nodes(model) if query.is_op(node, "If") and _answer(node) is not None]
-    inner = {id(node) for node in found if any(_holds(other, node) for other in found if other is not node)}
+    """Put the branch that is always taken in place of every such ``If``; returns how many there were.
+
+    One inside of another that goes is looked at when it is in place, by the next call.
+    """
+    found = list(_decided(model.graph))
     editor = Editor(model)
     for node in found:
-        if id(node) not in inner:  # what is inside of one that goes is looked at again when it is in place
-            _put_in_place(node, editor)
-    return len(found) - len(inner)
+        _put_in_place(node, editor)
+    return len(found)
+
+
+def _decided(graph: ir.Graph) -> Iterator[ir.Node]:
+    for node in graph:
+        if query.is_op(node, "If") and _answer(node) is not None and _is_plain(node):
+            yield node
+        else:
+            for inner in query.subgraphs(node):
+                yield from _decided(inner)
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Whether the branch gives tensors, one for each result: nothing else can stand in its place."""
+    results = _branch(node).outputs
+    kinds = [value.type for value in (*results, *node.outputs) if value.type is not None]
+    return len(results) == len(node.outputs) and all(isinstance(kind, ir.TensorType) for kind in kinds)
+
+
+def _branch(node: ir.Node) -> ir.Graph:
+    """The branch that is taken."""
+    found: ir.Graph = query.attribute(node, "then_branch" if _answer(node) else "else_branch")
+    return found
 
 
 def _answer(node: ir.Node) -> bool | None:
@@ -35,16 +60,8 @@ def _answer(node: ir.Node) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _holds(outer: ir.Node, node: ir.Node) -> bool:
-    """Whether a node lies inside another, at any depth."""
-    for graph in query.subgraphs(outer):
-        if node.graph is graph or any(_holds(inside, node) for inside in graph):
-            return True
-    return False
-
-
 def _put_in_place(node: ir.Node, editor: Editor) -> None:
-    branch: ir.Graph = query.attribute(node, "then_branch" if _answer(node) else "else_branch")
+    branch = _branch(node)
     results = list(branch.outputs)
     branch.outputs.clear()
     nodes = list(branch)
@@ -53,7 +70,8 @@ def _put_in_place(node: ir.Node, editor: Editor) -> None:
     for result, old in zip(results, node.outputs, strict=True):
         name = old.name or f"{node.name}_result"
         same = editor.node("Identity", [result], name=f"{node.name}_result", output=name)
-        same.outputs[0].type, same.outputs[0].shape = old.type or result.type, old.shape or result.shape
+        same.outputs[0].type = result.type if result.type is not None else old.type
+        same.outputs[0].shape = result.shape if result.shape is not None else old.shape
         node.prepend(same)
         editor.take_over(same.outputs[0], old)
     editor.remove([node])

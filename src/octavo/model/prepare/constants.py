@@ -9,7 +9,7 @@ would be stored twice), and half-precision weights widened on use (they would do
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,39 +42,47 @@ _NO_LARGER = frozenset(  # results are never larger than what they are made from
 )
 _LARGE = 1 << 20  # bytes
 _GROWTH = 4
-_BUDGET = 64 << 20  # bytes that all results may take beyond what goes away
+BUDGET = 64 << 20  # bytes that all results may take beyond what goes away
 _LAZY = 16 << 20  # bytes; transposing a weight of this size waits until its content is asked for
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def fold(model: ir.Model) -> tuple[int, list[str]]:
-    """Replace what is constant by its value; returns how many nodes went, and notes."""
+class Folded(NamedTuple):
+    """How many nodes went, what is to be said, and the bytes by which results may still grow."""
+
+    nodes: int
+    notes: list[str]
+    budget: int
+
+
+def fold(model: ir.Model, budget: int = BUDGET) -> Folded:
+    """Replace what is constant by its value, within a budget."""
     notes: list[str] = []
     edit = Editor(model)
     count = _fold_shapes(edit) + _fold_lazily(edit)
-    found = _constant_nodes(model, notes)
+    found, left = _constant_nodes(model, notes, budget)
     if not found:
-        return count, notes
+        return Folded(count, notes, left)
     results = [v for node in found for v in node.outputs if v.name and _needed(v, found)]
     try:
         contents = _compute(model, list(found), results)
     except OctavoError as error:
-        return count, [*notes, f"{len(found)} constant nodes are left as they are: {error}"]
+        notes.append(f"{len(found)} constant nodes are left as they are: {error}")
+        return Folded(count, notes, 0)
     for value in results:
         _replace(edit, value, contents[value.name or ""])
     edit.remove(reversed(list(found)))
-    return count + len(found), notes
+    return Folded(count + len(found), notes, left)
 
 
 def _needed(value: ir.Value, found: dict[ir.Node, None]) -> bool:
     return value.is_graph_output() or any(node not in found for node, _ in value.uses())
 
 
-def _constant_nodes(model: ir.Model, notes: list[str]) -> dict[ir.Node, None]:
-    """The nodes, in order, that can be computed now."""
+def _constant_nodes(model: ir.Model, notes: list[str], budget: int) -> tuple[dict[ir.Node, None], int]:
+    """The nodes, in order, that can be computed now, and what is left of the budget."""
     found: dict[ir.Node, None] = {}
     bounds: dict[ir.Value, int] = {}  # sizes of results whose shape is not known
-    budget = _BUDGET
     widened = 0
     for node in query.nodes(model):
         if not _may_fold(model, node, found):
@@ -96,7 +104,7 @@ def _constant_nodes(model: ir.Model, notes: list[str]) -> dict[ir.Node, None]:
         found[node] = None
     if widened:
         notes.append(f"{widened} weights are stored in half precision and widened by a Cast on use.")
-    return found
+    return found, budget
 
 
 def _may_fold(model: ir.Model, node: ir.Node, found: dict[ir.Node, None]) -> bool:
@@ -179,7 +187,9 @@ def _known_sizes(node: ir.Node) -> npt.NDArray[np.int64] | None:
     if source is None or not query.is_op(source, "Shape") or query.attribute(node, "axis", 0) not in (0, -1):
         return None
     dims, places = _sizes(source), query.array(node.inputs[1])
-    if dims is None or places is None or not all(-len(dims) <= p < len(dims) for p in places.reshape(-1)):
+    if dims is None or places is None or places.dtype.kind != "i":
+        return None
+    if not all(-len(dims) <= p < len(dims) for p in places.reshape(-1)):
         return None
     taken = [dims[place] for place in places.reshape(-1)]
     return None if None in taken else np.array(taken, np.int64).reshape(places.shape)
