@@ -27,41 +27,38 @@ def settle(model: ir.Model) -> int:
     """
     found = list(_decided(model.graph))
     editor = Editor(model)
-    for node in found:
-        _put_in_place(node, editor)
+    for node, branch in found:
+        _put_in_place(node, branch, editor)
     return len(found)
 
 
-def _decided(graph: ir.Graph) -> Iterator[ir.Node]:
+def _decided(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Graph]]:
+    """Every ``If`` that is decided, with the branch that is taken."""
     for node in graph:
-        if query.is_op(node, "If") and _answer(node) is not None and _is_plain(node):
-            yield node
+        branch = _branch(node) if query.is_op(node, "If") else None
+        if branch is not None and _fits(branch, node):
+            yield node, branch
         else:
             for inner in query.subgraphs(node):
                 yield from _decided(inner)
 
 
-def _is_plain(node: ir.Node) -> bool:
-    """Whether the branch gives tensors, one for each result: nothing else can stand in its place."""
-    results = _branch(node).outputs
-    kinds = [value.type for value in (*results, *node.outputs) if value.type is not None]
-    return len(results) == len(node.outputs) and all(isinstance(kind, ir.TensorType) for kind in kinds)
-
-
-def _branch(node: ir.Node) -> ir.Graph:
-    """The branch that is taken."""
-    found: ir.Graph = query.attribute(node, "then_branch" if _answer(node) else "else_branch")
-    return found
-
-
-def _answer(node: ir.Node) -> bool | None:
-    """What the condition is, where it is a constant."""
+def _branch(node: ir.Node) -> ir.Graph | None:
+    """The branch that is always taken, where the condition is a constant."""
     value = query.scalar(node.inputs[0]) if node.inputs else None
-    return None if value is None else bool(value)
+    if value is None:
+        return None
+    found = query.attribute(node, "then_branch" if value else "else_branch")
+    return found if isinstance(found, ir.Graph) else None
 
 
-def _put_in_place(node: ir.Node, editor: Editor) -> None:
-    branch = _branch(node)
+def _fits(branch: ir.Graph, node: ir.Node) -> bool:
+    """Whether the branch gives tensors, one for each result: nothing else can stand in its place."""
+    kinds = [value.type for value in (*branch.outputs, *node.outputs) if value.type is not None]
+    return len(branch.outputs) == len(node.outputs) and all(isinstance(k, ir.TensorType) for k in kinds)
+
+
+def _put_in_place(node: ir.Node, branch: ir.Graph, editor: Editor) -> None:
     results = list(branch.outputs)
     branch.outputs.clear()
     nodes = list(branch)
