@@ -225,3 +225,64 @@ def test_a_gate_of_one_value_a_channel_is_quantized_with_what_it_scales() -> Non
     assert not octavo.lint(result.model, target="ort-cpu-vnni").findings
     assert "Gate" not in octavo.plan(squeeze([2]), target="ort-cpu-vnni").nodes
     assert "Gate" not in octavo.plan(proto, target="openvino").nodes
+
+
+def detector(
+    behind: list[onnx.NodeProto] | None = None, channels: int = 64, kernel: int = 1
+) -> onnx.ModelProto:
+    """Two convolutions, of which the second gives a map of answers, and what comes behind it."""
+    arrays = {"w0": weights(channels, 512, 3, 3), "w1": weights(80, channels, kernel, kernel)}
+    arrays["w2"] = weights(16, 80, 1, 1)
+    nodes = [
+        node("Conv", ["x", "w0"], ["c"], "body", pads=[1, 1, 1, 1]),
+        node("Relu", ["c"], ["r"], "relu"),
+        node("Conv", ["r", "w1"], ["scores"], "head", pads=[kernel // 2] * 4),
+        *(behind or [node("Sigmoid", ["scores"], ["y"], "sigmoid")]),
+    ]
+    return model(nodes, [tensor("x", [1, 512, 20, 20])], [tensor("y", None)], arrays)
+
+
+def test_a_cheap_convolution_that_gives_the_answers_of_a_map_stays_float() -> None:
+    plan = octavo.plan(detector())
+    assert "body" in plan.nodes
+    assert "head" not in plan.nodes
+    assert "answer" in reason(plan, "head")
+
+
+@pytest.mark.parametrize(
+    "proto",
+    [
+        detector([node("Conv", ["scores", "w2"], ["y"], "last")]),
+        detector(channels=512),
+        detector(kernel=3),
+        detector([node("MatMul", ["scores", "scores"], ["y"], "product")]),
+    ],
+    ids=["a layer behind it", "many products", "a wider kernel", "a product behind it"],
+)
+def test_other_convolutions_at_the_end_are_quantized(proto: onnx.ModelProto) -> None:
+    assert "head" in octavo.plan(proto).nodes
+
+
+def test_the_small_sum_behind_the_answers_of_a_detector_is_no_layer() -> None:
+    """A detector's distances: a Softmax over bins, and a Conv with the numbers of the bins."""
+    behind = [
+        node("Reshape", ["scores", "shape"], ["bins"], "split"),
+        node("Softmax", ["bins"], ["soft"], "soft", axis=1),
+        node("Conv", ["soft", "numbers"], ["y"], "distance"),
+    ]
+    proto = detector(behind)
+    numbers = np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(numbers, "numbers"))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.int64([1, 16, 5, 400]), "shape"))
+    assert "head" not in octavo.plan(proto).nodes
+
+
+def test_a_classifier_written_as_a_convolution_is_quantized() -> None:
+    arrays = {"w0": weights(64, 32, 3, 3), "w1": weights(100, 64, 1, 1)}
+    nodes = [
+        node("Conv", ["x", "w0"], ["c"], "body", pads=[1, 1, 1, 1]),
+        node("GlobalAveragePool", ["c"], ["g"], "pool"),
+        node("Conv", ["g", "w1"], ["y"], "classes"),
+    ]
+    proto = model(nodes, [tensor("x", [1, 32, 20, 20])], [tensor("y", None)], arrays)
+    assert "classes" in octavo.plan(proto).nodes

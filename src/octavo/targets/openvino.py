@@ -29,6 +29,7 @@ OPENVINO = replace(
     symmetric_weights=True,
     int32_biases=False,
     large_products=0,
+    answer_products=0,
     block_products=False,
     two_passes=False,
     slow_with_add=frozenset(),

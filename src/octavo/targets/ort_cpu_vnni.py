@@ -64,6 +64,7 @@ ORT_CPU_VNNI = Target(
     least_weight=64,
     least_products=16,
     large_products=32,
+    answer_products=256,
     block_products=True,
     two_passes=True,
     most_groups=4,
@@ -96,6 +97,8 @@ ORT_CPU_VNNI = Target(
         "a first Conv of few products in float, of a large picture or one of open size, and a depthwise one"
         " behind it: Q of a picture costs more;"
         " so is the third Conv of a first block whose input is added to its result",
+        "a 1×1 Conv of few products that gives the answers of a map in float: nothing behind it makes up for"
+        " what 8 bits lose",
         "channels exchanged between groups (Reshape, Transpose, Reshape) as one Gather",
         "HardSigmoid quantized where one result a channel scales a picture, and float elsewhere",
         "linear layers with an int32 bias and a float result",

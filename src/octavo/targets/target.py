@@ -32,6 +32,7 @@ class Target:
     least_weight: int = 0  # values; a product with fewer gains nothing
     least_products: int = 0  # for each result; a first Conv with fewer is faster in float
     large_products: int = 0  # the same for results of 64 × 64 and more; so is a depthwise Conv behind it
+    answer_products: int = 0  # for each result; a 1×1 Conv of no more that gives an answer stays float
     block_products: bool = False  # has a kernel that scales weights and activations block by block
     two_passes: bool = False  # an input in two passes of 8 bits is faster than such blocks
     most_groups: int | None = None  # a grouped, not depthwise Conv with more is slower than float
