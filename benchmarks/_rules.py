@@ -581,5 +581,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "LSTM of 512 at run time", _lstm(512), "dynamic", "float", GAINS, {"x": (32, 1, 512)}, threads=FEW,
     ),
-    Rule("LSTM of 64 stays float", _lstm(64), "float", "dynamic", NO_SLOWER, {"x": (32, 1, 64)}),
+    Rule("LSTM of 64 at run time", _lstm(64), "dynamic", "float", NO_SLOWER, {"x": (32, 1, 64)}),
+    Rule("LSTM of 32 stays float", _lstm(32), "float", "dynamic", NO_SLOWER, {"x": (32, 1, 32)}),
 )  # fmt: skip

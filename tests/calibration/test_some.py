@@ -15,7 +15,7 @@ from octavo.algorithms.inputs import total as total_of
 from octavo.calibration import Watched, collect, gather
 from octavo.calibration.engines import engine_of
 from octavo.calibration.run import Collector
-from octavo.calibration.sampling import place
+from octavo.calibration.sampling import number_of
 from octavo.core.stats import Need, Stats
 from octavo.errors import DataError
 from octavo.model.samples import specs_of
@@ -43,7 +43,7 @@ def samples(count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("total", [1, 63, 64, 65, 100, 256, 1000])
 def test_samples_are_picked_evenly(total: int) -> None:
-    places = [place(index, total) for index in range(total)]
+    places = [number_of(index, total) for index in range(total)]
     picked = np.flatnonzero([at is not None for at in places])
     assert [at for at in places if at is not None] == list(range(len(picked)))
     assert len(picked) == min(total, 64)
@@ -53,7 +53,7 @@ def test_samples_are_picked_evenly(total: int) -> None:
 
 
 def test_where_nobody_knows_how_many_there_are_the_first_are_picked_and_some_of_the_others() -> None:
-    picked = {index: at for index in range(100) if (at := place(index, None)) is not None}
+    picked = {index: at for index in range(100) if (at := number_of(index, None)) is not None}
     assert list(picked) == [*range(32), *range(32, 100, 8)]
     assert list(picked.values()) == list(range(len(picked)))
 
@@ -73,7 +73,7 @@ def test_what_is_needed_of_some_is_what_those_show(length: str) -> None:
     data = samples(200)
     total = 200 if length == "told" else None
     found = collect(network(), {**OFTEN, **SELDOM}, data if total else iter(data))
-    picked = [index for index in range(200) if place(index, total) is not None]
+    picked = [index for index in range(200) if number_of(index, total) is not None]
     assert found["c"].count == found["y"].count == len(picked)
     exact = sum(np.exp(-np.maximum(data[i]["x"].astype(np.float64) * 2, 0)) for i in picked)
     np.testing.assert_allclose(total_of(found, "y"), exact, rtol=1e-6)

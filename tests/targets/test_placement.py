@@ -286,3 +286,18 @@ def test_a_classifier_written_as_a_convolution_is_quantized() -> None:
     ]
     proto = model(nodes, [tensor("x", [1, 32, 20, 20])], [tensor("y", None)], arrays)
     assert "classes" in octavo.plan(proto).nodes
+
+
+@pytest.mark.parametrize("size, gains", [(32, False), (64, True)])
+def test_an_lstm_is_quantized_from_the_size_on_at_which_it_gains(size: int, gains: bool) -> None:
+    arrays = {
+        "w": weights(1, 4 * size, size),
+        "r": weights(1, 4 * size, size, seed=1),
+        "m": weights(size, 64),
+    }
+    nodes = [
+        node("LSTM", ["x", "w", "r"], ["y"], "rnn", hidden_size=size),
+        node("MatMul", ["y", "m"], ["z"], "linear"),
+    ]
+    proto = model(nodes, [tensor("x", [8, 1, size])], [tensor("z", None)], arrays)
+    assert ("rnn" in octavo.plan(proto, octavo.W8, target="ort-cpu-vnni").nodes) == gains

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from octavo.calibration.data import Data, Feeds, copied
 from octavo.calibration.lens import Lens
-from octavo.calibration.sampling import all_closely, place, strided
+from octavo.calibration.sampling import all_closely, number_of, strided
 from octavo.core.stats import Need, Stats
 from octavo.model import io
 from octavo.model.samples import specs_of
@@ -129,7 +129,7 @@ class Collector:
             self._briefly.forget()
         done, held = 0, _Held()
         for index, feed in enumerate(feeds, first):
-            at = place(index, self._total)
+            at = number_of(index, self._total)
             if self._briefly is None:
                 self._closely.look(feed, index, at)
             elif at is None:

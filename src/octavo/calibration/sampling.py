@@ -58,7 +58,7 @@ def strided(needs: Mapping[str, Need], stride: int | None) -> dict[str, Need]:
     return {t: replace(need, stride=stride) if need.histogram else need for t, need in needs.items()}
 
 
-def place(index: int, total: int | None) -> int | None:
+def number_of(index: int, total: int | None) -> int | None:
     """The number of a sample among those that are looked at closely; None for the others."""
     if total is None:
         more, rest = divmod(max(index - _FIRST, 0), _THEN)
