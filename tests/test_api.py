@@ -323,10 +323,42 @@ def test_the_usual_steps_are_taken_where_there_are_samples_enough_for_them(tmp_p
             np.savez(made / f"{i}.npz", **sample)
         return made
 
-    both = ["clip", "bias-correction"]
-    assert steps(samples(32)) == steps(Again(32)) == steps(folder(32)) == both
-    assert steps(iter(samples(32))) == both
-    assert steps(samples(8)) == steps(Again(31)) == steps(folder(31)) == ["bias-correction"]
-    assert steps(samples(32), samples=31) == ["bias-correction"]
+    all_, fewer = ["smoothquant", "clip", "bias-correction"], ["smoothquant", "bias-correction"]
+    assert steps(samples(32)) == steps(Again(32)) == steps(folder(32)) == all_
+    assert steps(iter(samples(32))) == all_[1:]  # these samples can't be gone through twice
+    assert steps(samples(8)) == steps(Again(31)) == steps(folder(31)) == fewer
+    assert steps(samples(32), samples=31) == fewer
     assert steps(samples(7)) == steps(Again(7)) == steps(samples(20), samples=4) == []
     assert steps(samples(32), recipe="W8A8") == []
+
+
+def test_data_that_comes_once_is_refused_for_steps_that_see_it_twice() -> None:
+    taken: list[int] = []
+
+    def once() -> Iterator[dict[str, Any]]:
+        for i in range(4):
+            taken.append(i)
+            yield {"x": np.ones((1, 3, 8, 8), np.float32)}
+
+    recipe = octavo.W8A8.but(steps=("equalize",))
+    with pytest.raises(DataError, match="only once; give a list or a path, or leave the steps out"):
+        octavo.quantize(builders.conv_net(), once(), recipe=recipe)
+    assert not taken
+
+
+def test_a_reader_that_rewinds_is_gone_through_twice() -> None:
+    class Reader:
+        def __init__(self) -> None:
+            self.rewind()
+
+        def rewind(self) -> None:
+            self.left = iter({"x": np.full((1, 3, 8, 8), i, np.float32)} for i in range(9))
+
+        def get_next(self) -> dict[str, Any] | None:
+            return next(self.left, None)
+
+    recipe = octavo.W8A8.but(steps=("equalize", "bias-correction"))
+    result = octavo.quantize(builders.conv_net(), Reader(), recipe=recipe)
+    assert [report.step for report in result.steps] == ["equalize", "bias-correction"]
+    assert result.stats is not None
+    assert result.stats.samples == 9

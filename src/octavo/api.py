@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,11 @@ from typing import Any
 import onnx_ir as ir
 
 from octavo import calibration, measuring, pipeline, qat
+from octavo.algorithms import steps as stepping
+from octavo.algorithms.steps import Phase
 from octavo.calibration import saved
 from octavo.calibration.engines import Engine, engine_of
+from octavo.calibration.readers import can_repeat
 from octavo.core.origin import Origin
 from octavo.core.plan import Plan
 from octavo.core.recipe import PRESETS, Pattern, Recipe, Style, preset
@@ -31,7 +34,8 @@ from octavo.targets import target as find_target
 
 ModelSource = io.ModelSource
 
-_USUAL_STEPS = {"clip": 32, "bias-correction": 8}  # and how many samples each needs at least
+# what is done where nothing is said, and how many samples it takes at least
+_USUAL_STEPS = {"smoothquant:mul=0.5": 8, "clip": 32, "bias-correction": 8}
 
 
 def quantize(
@@ -66,13 +70,14 @@ def quantize(
     With ``data`` (an iterable of ``{input name: array}``, a reader with ``get_next()``, or a path)
     activations are calibrated; without, they are quantized while the model runs. ``recipe`` is a
     :class:`Recipe`, the name of a preset or a file; left out, the target's own. ``plan`` carries out a plan
-    made before. Where neither is given, ranges are chosen by the error behind them if there are 32 samples or
-    more, and mean shifts are corrected if there are 8 (the steps ``clip`` and ``bias-correction``, which cost
-    the model nothing). With ``output`` the result is written, checked there, and only
-    then put in place. ``stats`` of :func:`calibrate` (or their file) take the place of data. ``engine`` is
-    where calibration runs: ``serial``, ``processes`` (as many ``workers`` as cores), ``ray`` (at an
-    ``address``), or ``auto``. With a ``stride`` histograms count every so many-th value, and extremes are
-    still exact. With ``histograms`` calibration keeps one of every tensor, which reports show.
+    made before. Where neither is given, the usual steps are taken: from 32 samples on ranges are chosen by
+    the error behind them (``clip``); from 8 on mean shifts are corrected (``bias-correction``), and a few
+    loud channels of what linear layers read move into the weights (``smoothquant``, with a Mul where nothing
+    else takes them up and half of the layer's error goes). With ``output`` the result is written, checked
+    there, and only then put in place. ``stats`` of :func:`calibrate` (or their file) take the place of data.
+    ``engine`` is where calibration runs: ``serial``, ``processes`` (as many ``workers`` as cores), ``ray``
+    (at an ``address``), or ``auto``. With a ``stride`` histograms count every so many-th value, and extremes
+    are still exact. With ``histograms`` calibration keeps one of every tensor, which reports show.
     """
     run = Run(
         prepare=prepare,
@@ -103,9 +108,16 @@ def quantize(
     wanted, chosen = _recipe(recipe, target, selection, static=static)
     run = replace(run, samples=samples if samples is not None else wanted.calibration_samples)
     if recipe is None and stats is None and wanted.is_static:
-        usual = (step for step, least in _USUAL_STEPS.items() if _has(least, data, run.samples))
-        wanted = wanted.but(steps=(*wanted.steps, *usual))
+        wanted = wanted.but(steps=(*wanted.steps, *_usual_steps(data, run.samples)))
     return pipeline.quantize(model, data, wanted, chosen.at(threads), run)
+
+
+def _usual_steps(data: Any, limit: int | None) -> Iterator[str]:
+    """Those that there are samples enough for; some go through them twice."""
+    for text, least in _USUAL_STEPS.items():
+        once = stepping.step(text).phase is not Phase.FLOAT
+        if _has(least, data, limit) and (once or can_repeat(data)):
+            yield text
 
 
 def _has(least: int, data: Any, limit: int | None) -> bool:

@@ -191,6 +191,8 @@ def schemes(plan: Plan) -> dict[str, Scheme]:
 
 def watched(model: ir.Model, data: Any, limit: int | None) -> calibration.Watched:
     """The caller's data as samples for this model."""
+    if isinstance(data, calibration.Watched):
+        return data
     if data is None:
         raise DataError(
             "Static quantization needs calibration data: pass an iterable of {input name: array}, a reader"

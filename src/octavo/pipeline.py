@@ -101,8 +101,10 @@ def quantize(source: io.ModelSource, data: Any, recipe: Recipe, target: Target, 
     if chosen:
         wanted = planning.build(started.model, recipe, target)
         _refuse_nothing(started.model, wanted)
-        rework = reworked(Subject(started.model, recipe, wanted), chosen, data, run)
         if stepping.of_phase(chosen, Phase.FLOAT):
+            data = _twice(watched(started.model, data, run.samples), chosen)
+        rework = reworked(Subject(started.model, recipe, wanted), chosen, data, run)
+        if any(report.changed for report in rework.reports):
             run = replace(run, memo=None)  # it is another model now
     with uncollected():
         plan, avoid = planned(started.model, recipe, target)
@@ -125,6 +127,17 @@ def _refuse_steps_without_data(chosen: Sequence[Step], data: Any, run: Run) -> N
         )
     if chosen and data is None:
         raise DataError(f"The steps {names} need calibration data; pass some, or leave the steps out.")
+
+
+def _twice(samples: calibration.Watched, chosen: Sequence[Step]) -> calibration.Watched:
+    """Samples to go through for steps that change the model, and again for what they made of it."""
+    if samples.can_repeat:
+        return samples
+    names = ", ".join(one.name for one in stepping.of_phase(chosen, Phase.FLOAT))
+    raise DataError(
+        f"The steps {names} go through the data before calibration does, and this data can be gone through"
+        " only once; give a list or a path, or leave the steps out."
+    )
 
 
 def reworked(subject: Subject, chosen: Sequence[Step], data: Any, run: Run) -> Rework:
@@ -303,7 +316,7 @@ def finish(
         notes=(
             *started.report.notes,
             *(samples.findings if samples is not None else ()),
-            *(str(report) for report in reports),
+            *(str(report) for report in reports if report.changed or report.refused),
         ),
         float_bytes=started.float_bytes,
         bytes=io.weight_bytes(model),

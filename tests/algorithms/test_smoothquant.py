@@ -5,6 +5,8 @@ import onnx
 import pytest
 from builders import model, node, tensor
 
+import octavo
+
 from .nets import outlier_block, sentences
 from .stepping import EVERYWHERE, difference, error, float_step, op_types, weights_of
 
@@ -64,6 +66,46 @@ def test_without_folding_a_mul_stands_before_the_layers() -> None:
     assert op_types(smoothed).count("Mul") > op_types(proto).count("Mul")
     assert any("by a Mul" in change.what for change in report.changed)
     assert difference(proto, smoothed, FRESH) < 1e-5
+
+
+def shared(outputs: int) -> onnx.ModelProto:
+    """A normalization with two loud channels that a residual reads too, and a layer behind it."""
+    rng = np.random.default_rng(4)
+    w = (rng.standard_normal((32, outputs)) * 0.2).astype(np.float32)
+    w[[3, 17]] *= 0.05
+    return model(
+        [
+            node("LayerNormalization", ["x", "g"], ["h"], "norm", axis=-1),
+            node("MatMul", ["h", "w"], ["y"], "m"),
+            node("Add", ["h", "x"], ["sum"], "residual"),
+        ],
+        [tensor("x", ["n", 5, 32])],
+        [tensor("y", ["n", 5, outputs]), tensor("sum", ["n", 5, 32])],
+        {"g": loud(), "w": w},
+    )
+
+
+def test_where_nothing_takes_the_factors_up_a_mul_does_if_that_is_asked_for_and_worth_it() -> None:
+    proto = shared(outputs=256)
+    smoothed, report = float_step(proto, "smoothquant:mul=0.5", sentences(), octavo.W8A8)
+    assert [(c.layer, c.what.partition(", ")[2]) for c in report.changed] == [("m", "by a Mul")]
+    assert op_types(smoothed) == ["LayerNormalization", "Mul", "MatMul", "Add"]
+    assert difference(proto, smoothed, FRESH) < 1e-5
+    plain = error(proto, sentences(), FRESH, octavo.W8A8)
+    assert error(proto, sentences(), FRESH, octavo.W8A8.but(steps=("smoothquant:mul=0.5",))) < 0.3 * plain
+
+    _, report = float_step(proto, "smoothquant:mul=0.9999", sentences(), octavo.W8A8)
+    assert [r.reason for r in report.refused] == ["its error would hardly fall"]
+    for text, outputs in (("smoothquant", 256), ("smoothquant:mul=0.5", 16)):
+        same, report = float_step(shared(outputs), text, sentences(), octavo.W8A8)
+        assert [r.reason for r in report.refused] == ["its input is also read by residual"]
+        assert "Mul" not in op_types(same)
+
+
+def test_a_mul_is_no_use_behind_a_tensor_that_is_made_in_8_bits() -> None:
+    smoothed, report = float_step(shared(outputs=256), "smoothquant:mul=0.5", sentences(), EVERYWHERE)
+    assert [r.reason for r in report.refused] == ["its input is also read by residual"]
+    assert "Mul" not in op_types(smoothed)
 
 
 def test_a_layer_that_gains_nothing_is_left_alone() -> None:

@@ -53,6 +53,7 @@ def test_two_passes_leave_nothing_but_the_rounding_of_weights(kind: str, opset: 
     feeds = samples()
     result = octavo.quantize(gated(kind, opset), None)
     assert result.plan.entries[Key("h", "layer")] == Dynamic(twice=True, by_row=True)
+    assert all(value.uses() for value in result.model.graph.initializers.values())
     found = Session.open(io.to_bytes(result.model)).run(feeds)["y"]
     h = feeds["x"].astype(np.float64) * feeds["z"]
     expected = h @ weights(result) + normal(RESULTS, seed=2)

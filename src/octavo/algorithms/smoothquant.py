@@ -6,14 +6,16 @@ With a factor for each input channel ``j``::
     s_j = max|x_j|^α / max|w_j|^(1-α)        (x / s) · (s w) = x · w
 
 The division goes into what comes before (the scale of a normalization, a constant factor, a linear layer), so
-that nothing is added to the model. Layers that read the same input share its factors. ``α`` is the one of a
-grid with the least expected error, unless it is given.
+that nothing is added to the model. Where nothing can take it up, as in front of layers that share their
+input with a residual, a Mul may stand there if that is asked for and worth it. Layers that read the same
+input share its factors. ``α`` is the one of a grid with the least expected error, unless it is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -31,8 +33,10 @@ from octavo.model.edit import Editor
 
 F64 = npt.NDArray[np.float64]
 
+_LINEAR = ("MatMul", "Gemm")
 GRID = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LEAST_GAIN = 0.02  # of the error; less is not worth a change
+_MUL_OUTPUTS = 128  # of the layers behind a Mul: with fewer it takes a noticeable part of their time
 
 
 @dataclass(frozen=True)
@@ -45,17 +49,18 @@ class SmoothQuant:
 
     alpha: float | None = None  # None: the best of a grid, for each group of layers
     fold: bool = True  # False: a Mul is put in front of the layers instead
+    mul: float | None = None  # where nothing can be folded into: a Mul, if this share of the error goes
     check: bool = True  # leave layers alone whose error does not fall
 
     def prepare(self, subject: Subject) -> None:
         """Nothing has to be made ready."""
 
     def wishes(self, subject: Subject, wishes: Wishes) -> None:
-        """The input of each group of layers: extremes of its channels, and Gram matrix."""
+        """The input of each group of layers: extremes and moments of its channels."""
         for group in groups(subject):
-            if isinstance(group, Group) and isinstance(self._places(group), list):
+            if isinstance(group, Group) and isinstance(self._way(group, subject), Way):
                 wishes.channels_of(group.x, -1)
-                wishes.moments_of(group.layers[:1], gram=True)
+                wishes.moments_of(group.layers[:1], gram=False)
 
     def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
         """Smooth every group of layers that gains by it."""
@@ -70,17 +75,24 @@ class SmoothQuant:
                 refused.append(done)
         return StepReport(self.name, tuple(changed), tuple(refused))
 
-    def _places(self, group: Group) -> list[folding.Place] | str:
+    def _way(self, group: Group, subject: Subject) -> Way | str:
+        """Where the division of a group's input goes, or why nowhere."""
         if not self.fold:
-            return []
-        return folding.places(group.x, {layer.node for layer in group.layers}, group.layers[0].inputs)
+            return Way()
+        places = folding.places(group.x, {layer.node for layer in group.layers}, group.layers[0].inputs)
+        if not isinstance(places, str):
+            return Way(tuple(places))
+        outputs = sum(layer.outputs for layer in group.layers)
+        if self.mul is None or outputs < _MUL_OUTPUTS or _is_rounded(group.x, subject):
+            return places
+        return Way(least=self.mul)
 
     def _smooth(
         self, group: Group, subject: Subject, stats: Mapping[str, State], editor: Editor
     ) -> Change | Refusal:
-        places = self._places(group)
-        if isinstance(places, str):
-            return Refusal(group.name, places)
+        way = self._way(group, subject)
+        if isinstance(way, str):
+            return Refusal(group.name, way)
         extremes, inputs = channels_of(group.x, stats), inputs_of(group.layers[0], stats)
         if extremes is None or inputs is None:
             return Refusal(group.name, "nothing is known of its input")
@@ -89,18 +101,35 @@ class SmoothQuant:
         alphas = GRID if self.alpha is None else (self.alpha,)
         tried = [(problem.error(problem.factors(alpha)), alpha) for alpha in alphas]
         after, alpha = min(tried)
-        if self.check and not after < before * (1 - _LEAST_GAIN):
-            return Refusal(group.name, "its error would not fall")
+        if self.check and not after < before * (1 - way.least):
+            fallen = after < before * (1 - _LEAST_GAIN)
+            return Refusal(group.name, f"its error would {'hardly' if fallen else 'not'} fall")
         factors = problem.factors(alpha)
         for layer in group.layers:
             layer.store(layer.rows() * layer.spread(factors))
-        if self.fold:
-            for place in places:
-                place.divide(factors, editor)
-        else:
+        for place in way.places:
+            place.divide(factors, editor)
+        if not way.places:
             folding.insert(group.x, [layer.node for layer in group.layers], 1.0 / factors, editor)
-        where = "folded into " + ", ".join(place.name for place in places) if places else "by a Mul"
-        return Change(group.name, f"alpha {alpha:g}, {where}", before, after)
+        return Change(group.name, f"alpha {alpha:g}, {way}", before, after)
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where a division goes: into these places, or into a Mul; and the least share of the error to go."""
+
+    places: tuple[folding.Place, ...] = ()
+    least: float = _LEAST_GAIN
+
+    def __str__(self) -> str:
+        names = ", ".join(place.name for place in self.places)
+        return f"folded into {names}" if names else "by a Mul"
+
+
+def _is_rounded(x: ir.Value, subject: Subject) -> bool:
+    """Whether a tensor is made in 8 bits: a Mul behind that comes too late."""
+    node = x.producer()
+    return node is not None and node.op_type not in _LINEAR and subject.is_quantized(node)
 
 
 @dataclass(frozen=True)
@@ -121,7 +150,7 @@ def groups(subject: Subject) -> list[Group | Refusal]:
     found: dict[ir.Value, list[Layer]] = {}
     refused: list[Group | Refusal] = []
     for node in subject.model.graph:
-        if node.op_type not in ("MatMul", "Gemm") or not subject.is_quantized(node):
+        if node.op_type not in _LINEAR or not subject.is_quantized(node):
             continue
         layer = layer_of(node)
         if isinstance(layer, str):
@@ -153,13 +182,17 @@ class Problem:
         middle = np.exp(np.mean(np.log(s[used]))) if used.any() else 1.0
         return np.where(used, np.clip(s / middle, 1e-4, 1e4), 1.0)
 
+    @cached_property
+    def powers(self) -> list[F64]:
+        """How much the outputs of each layer vary."""
+        return [noise.power(rows, self.inputs) for rows in self.rows]
+
     def error(self, factors: F64) -> float:
         """The expected error of the layers' outputs as a share of their variance."""
         recipe = self.subject.recipe
         step = noise.step_of(float((self.low / factors).min()), float((self.high / factors).max()), recipe)
         seen = self.inputs.scaled(1.0 / factors[None, None, :])
         total = 0.0
-        for rows in self.rows:
-            error = noise.layer_error(rows * factors, seen, step, recipe.weights)
-            total += noise.share(error, noise.power(rows, self.inputs))
+        for rows, power in zip(self.rows, self.powers, strict=True):
+            total += noise.share(noise.layer_error(rows * factors, seen, step, recipe.weights), power)
         return total / len(self.rows)

@@ -304,8 +304,8 @@ class Writer:
         new.name = name
 
     def drop_unused(self, values: Sequence[ir.Value]) -> None:
-        """Remove float weights that nothing reads any more, with the nodes that only they fed."""
-        todo = list(values)
+        """Remove what nothing reads: float weights with the nodes that only they fed, and zero points."""
+        todo = [*values, *self._zeros.values()]
         while todo:
             value = todo.pop()
             if value.uses() or value.is_graph_output():

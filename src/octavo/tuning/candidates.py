@@ -15,6 +15,7 @@ from octavo.model import query
 from octavo.targets import Target
 
 REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
+SMOOTHED = ("smoothquant:mul=0.5", "clip", "bias-correction")
 LINEAR = frozenset({"MatMul", "Gemm"})
 FEW, MANY = 3, 16  # convolutions of a graph: with so many the first one may stay float, or the first two
 USUAL = MinMax(average=True)  # one odd sample of a hundred can make ranges five times as wide
@@ -40,13 +41,17 @@ class Candidate:
         return self.recipe.is_static
 
 
-def static_round(recipe: Recipe) -> list[Candidate]:
+def static_round(recipe: Recipe, plan: Plan) -> list[Candidate]:
     """The static ways, from a recipe: as it is, with ranges cut in two ways, with every step that is free.
 
-    What takes longest comes last: the time may be up before.
+    A model of linear layers is also smoothed at the cost of a few Muls. What takes longest comes last: the
+    time may be up before.
     """
     plain = Candidate("static", recipe, "ranges from calibration")
     found = [plain, _with_steps(plain, "static, clipped", ("clip", _SHIFTS))]
+    kinds = [node.op_type for node in plan.nodes.values()]
+    if sum(kind in LINEAR for kind in kinds) > kinds.count("Conv"):
+        found.append(_with_steps(plain, "static, smoothed", SMOOTHED))
     if isinstance(recipe.activations, Scheme) and recipe.activations.method == MinMax():
         usual = replace(plain, recipe=recipe.but(activations=recipe.activations.but(method=USUAL)))
         found.append(_with_steps(usual, "static, usual ranges", ("clip", _SHIFTS)))
@@ -54,7 +59,9 @@ def static_round(recipe: Recipe) -> list[Candidate]:
 
 
 def _with_steps(start: Candidate, name: str, more: Sequence[str]) -> Candidate:
-    steps = tuple(dict.fromkeys((*start.recipe.steps, *more)))
+    given = start.recipe.steps
+    names = {text.partition(":")[0].strip() for text in given}
+    steps = (*given, *(text for text in more if text.partition(":")[0] not in names))
     return Candidate(name, start.recipe.but(steps=steps), f"the steps {', '.join(steps)}")
 
 

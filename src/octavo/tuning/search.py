@@ -197,7 +197,7 @@ class _Search:
         plan = api.plan(self.shop.model, self.base, target=self.shop.target)
         if plan.needs():
             self.shop.calibrate(plan)
-        return static_round(self.base)[: None if plan.nodes else 1]
+        return static_round(self.base, plan)[: None if plan.nodes else 1]
 
     def _start(self, *, steps: bool) -> Trial | None:
         """The best static trial; without steps, the best of those that are cheap to make again."""

@@ -34,6 +34,11 @@ from octavo.errors import DataError
 __all__ = ["Found", "Given", "Reader", "Sample", "Source", "Specs", "place", "source_of"]
 
 
+def can_repeat(data: Any) -> bool:
+    """Whether data can be gone through more than once."""
+    return not isinstance(data, Reader | Iterator) or hasattr(data, "rewind")
+
+
 def source_of(data: Any, specs: Specs) -> Source:
     """The samples of any kind of data, for a model with these inputs."""
     if isinstance(data, Given):
