@@ -101,7 +101,7 @@ def task_fidelity(payload: Figures) -> Figures:
         [dict(zip(names, session.run(names, feed), strict=True)) for feed in feeds] for session in sessions
     )
     parts = parts_of(wanted)
-    sums = [tallies(parts, *pair) for pair in zip(wanted, found, strict=True)]
+    sums = [tallies(parts, *three) for three in zip(wanted, found, feeds, strict=True)]
     return {"sqnr_db": judged(parts, sums).sqnr_db}
 
 

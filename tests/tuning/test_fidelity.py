@@ -72,3 +72,29 @@ def test_an_answer_of_another_shape_is_worthless() -> None:
 
 def test_integers_are_not_judged() -> None:
     assert fidelity([{"n": np.array([1])}], [{"n": np.array([2])}]).sqnr_db == math.inf
+
+
+def test_padding_does_not_count_where_a_mask_names_it() -> None:
+    x = RNG.normal(size=(2, 5, 8))
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    y = np.where(mask[..., None] == 1, x + 0.01, -x)
+    parts = parts_of([{"y": x}])
+
+    def of(name: str, values: Any) -> float:
+        return judged(parts, [tallies(parts, {"y": x}, {"y": y}, {"ids": mask, name: values})]).sqnr_db
+
+    kept = x[mask == 1]
+    expected = 10 * math.log10(np.sum(kept**2) / (1e-4 * kept.size))
+    assert of("attention_mask", mask) == of("padding_mask", mask.astype(bool)) == pytest.approx(expected)
+    for name, values in (("types", mask), ("mask", mask * 2), ("mask", mask[:1]), ("mask", mask * 0)):
+        assert of(name, values) < 10
+
+
+def test_the_best_class_is_compared_where_there_is_no_padding() -> None:
+    x = np.zeros((1, 4, 9000))
+    x[0, np.arange(4), [1, 2, 3, 4]] = 1.0
+    y = x.copy()
+    y[0, 3] = y[0, 2]
+    parts = parts_of([{"y": x}])
+    found = judged(parts, [tallies(parts, {"y": x}, {"y": y}, {"mask": np.array([[1, 1, 1, 0]])})])
+    assert (found.agreement, found.places) == (1.0, 3)

@@ -51,6 +51,7 @@ class Matching:
     pairs: list[Pair] = field(default_factory=list)
     signals: dict[ir.Value, ir.Value] = field(default_factory=dict)  # quantized → float
     unmatched: list[Unit] = field(default_factory=list)
+    is_rough: bool = False  # the float model has factors that were read off rounded weights
 
     @property
     def share(self) -> float:

@@ -68,10 +68,11 @@ def look(
     samples: int | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
+    original: ir.Model | None = None,
 ) -> Seen:
-    """Run both models on the data."""
+    """Run both models on the data; where the float model stands for an ``original``, that gives outputs."""
     seen = _prepare(found)
-    sessions = _Sessions(found, seen, threads)
+    sessions = _Sessions(found, seen, threads, original)
     feeds = Feeds(data, sessions.plain.session.inputs, limit=samples)
     for feed in itertools.islice(feeds, samples):
         sessions.sample(feed, seen)
@@ -121,9 +122,9 @@ def _range(found: Numbers, scale: float) -> Clipping | None:
 class _Sessions:
     """The float model, the quantized one in two ways, and the replay."""
 
-    def __init__(self, found: Matching, seen: Seen, threads: int | None) -> None:
+    def __init__(self, found: Matching, seen: Seen, threads: int | None, original: ir.Model | None) -> None:
         f, q = found.float_view, found.view
-        self.found = found
+        self.found, self.is_original = found, original is None
         self.replay = replay.build(found, list(seen.pairs))
         wanted = [f.signal(p.target) for p in seen.pairs] + list(self.replay.inputs.values())
         self.targets = {p: f.signal(p.target) for p in seen.pairs}
@@ -134,7 +135,7 @@ class _Sessions:
         self.unoptimized: Observed | None = observed(
             q.model, self.forms.values(), integers, threads=threads, optimize=False
         )
-        self.float_used = Session.open(f.model, threads=threads)
+        self.float_used = Session.open(original if original is not None else f.model, threads=threads)
         self.as_used = Session.open(q.model, threads=threads)
         self.alone = self._alone(seen, threads)
         seen.replay = self.replay
@@ -152,10 +153,9 @@ class _Sessions:
         """Take in one sample."""
         given = fitting(feed, self.as_used.inputs)
         used = self.as_used.run(given)
-        if seen.samples < FIRST or seen.samples % EVERY == 0:
-            plain = self._look(feed, given, used, seen)
-        else:
-            plain = self.float_used.run(feed)
+        looked = seen.samples < FIRST or seen.samples % EVERY == 0
+        inside = self._look(feed, given, used, seen) if looked else None
+        plain = inside if inside is not None and self.is_original else self.float_used.run(feed)
         for name, other in _outputs(self.found).items():
             if plain[name].dtype.kind in "fV":
                 x = row(plain[name])

@@ -12,7 +12,8 @@ from octavo.calibration.data import Data
 from octavo.comparison import forms, run
 from octavo.comparison.blame import BAD, blames
 from octavo.comparison.causes import Finding, excess, explain, weight_finding
-from octavo.comparison.match import Matching, Pair
+from octavo.comparison.factors import with_factors
+from octavo.comparison.match import Matching, Pair, match
 from octavo.comparison.observe import mapped
 from octavo.comparison.proposal import Proposer, base_recipe
 from octavo.comparison.result import Comparison, Culprit, OutputError, TensorError
@@ -25,6 +26,10 @@ from octavo.model import io, query
 Progress = Callable[[str, int, int | None], None]
 
 MOST = 16  # units that are looked at closer
+_FACTORS = (
+    "Factors of channels were moved between tensors before the model was quantized, as SmoothQuant and"
+    " equalization do; tensors and weights are compared with those of a float model that has them too."
+)
 _WEAK = 35.0  # dB; the worst is named up to here, where nothing is bad
 _DIFFERS = 30.0  # dB between optimized and unoptimized execution
 
@@ -63,13 +68,20 @@ def compare(
                 f"Nothing in {io.describe(mine)} matches {io.describe(found.float_view.model)};"
                 " compare a model with the one that it was quantized from."
             )
+        original, same = found.float_view.model, with_factors(found)
+        if same is not None:
+            found = match(same, mine)
+            found.is_rough = True
         seen = run.look(
             found,
             data,
             samples=samples,
             threads=threads,
             progress=lambda done, total: tell("compare", done, total),
+            original=original if same is not None else None,
         )
+        if same is not None:
+            seen.notes.append(_FACTORS)
         tell("explain", 0, 1)
         return _result(float_model, found, form, seen)
 

@@ -15,6 +15,8 @@ from octavo.comparison.spelling import Unit, channel_axis, scale_of, weight
 from octavo.core.qtypes import QType, from_onnx
 from octavo.model import query
 
+_HALF, _ROUGHLY = 0.51, 0.9  # steps: what is further off was cut
+
 
 @dataclass(frozen=True)
 class WeightError:
@@ -55,11 +57,14 @@ def weight_errors(found: Matching) -> dict[tuple[Pair, int], WeightError]:
         turned = aligned(plain, mine)
         errors = measure.between(plain, turned) if turned is not None else None
         if errors is not None:
-            made[pair, place] = _describe(pair, place, kind, plain, mine, errors)
+            off = _ROUGHLY if found.is_rough else _HALF
+            made[pair, place] = _describe(pair, place, kind, plain, mine, errors, off)
     return made
 
 
-def _describe(pair: Pair, place: int, kind: QType, plain: Array, mine: Array, errors: Errors) -> WeightError:
+def _describe(
+    pair: Pair, place: int, kind: QType, plain: Array, mine: Array, errors: Errors, off: float
+) -> WeightError:
     step = _step(pair.unit, place, mine)
     clipped = used = None
     if step is not None:
@@ -67,7 +72,7 @@ def _describe(pair: Pair, place: int, kind: QType, plain: Array, mine: Array, er
         integers = np.rint(mine / np.maximum(step, 1e-38))
         used = float(integers.max() - integers.min()) / float(2**kind.bits - 1) if kind.bits < 32 else None
         if other is not None:
-            clipped = float(np.mean(np.abs(other - mine) > 0.51 * step + 1e-12))
+            clipped = float(np.mean(np.abs(other - mine) > off * step + 1e-12))
     scale = scale_of(pair.unit, place)
     operand = pair.float_unit.operands[place]
     return WeightError(

@@ -8,7 +8,8 @@ worst part counts::
 
 Where a part is scores, the share of places with the same best class is counted as well. A class that is the
 answer nearly everywhere (background, the blank of a text reader) says nothing: places where both models give
-it are left out.
+it are left out. So is padding, where an input is a mask that says so: nobody reads what a model makes of it,
+and it may be a third of all places and the loudest of them.
 """
 
 from __future__ import annotations
@@ -136,15 +137,33 @@ def _common(seen: Sequence[F64], classes: int | None) -> int | None:
     return int(kinds[counts.argmax()]) if counts.max() > _COMMON * len(best) else None
 
 
-def tallies(parts: Sequence[Part], expected: Answers, found: Answers) -> tuple[Tally, ...]:
-    """One sample's sums, for each part."""
-    return tuple(_tally(part, part.of(expected), part.of(found)) for part in parts)
+def tallies(
+    parts: Sequence[Part], expected: Answers, found: Answers, inputs: Answers | None = None
+) -> tuple[Tally, ...]:
+    """One sample's sums, for each part; with its ``inputs``, over the places that a mask of them leaves."""
+    mask = _mask(inputs or {})
+    return tuple(_tally(part, part.of(expected), part.of(found), mask) for part in parts)
 
 
-def _tally(part: Part, x: F64, y: F64) -> Tally:
+def _mask(inputs: Answers) -> npt.NDArray[np.bool_] | None:
+    """Which places of which row are no padding; None where no input says so, or there is none."""
+    for name, values in inputs.items():
+        if "mask" in name.lower() and values.ndim == 2 and values.dtype.kind in "biuf":
+            real: npt.NDArray[np.bool_] = np.not_equal(values, 0)
+            if np.isin(values, (0, 1)).all() and real.any() and not real.all():
+                return real
+    return None
+
+
+def _tally(part: Part, x: F64, y: F64, mask: npt.NDArray[np.bool_] | None = None) -> Tally:
     same = places = 0
-    if part.classes is not None and x.shape == y.shape:
-        mine, theirs = x.argmax(axis=part.classes), y.argmax(axis=part.classes)
+    classes = part.classes
+    by_place = x.shape == y.shape and x.ndim > 2 and classes in (None, x.ndim - 1)
+    if mask is not None and by_place and x.shape[:2] == mask.shape:
+        x, y = x[mask], y[mask]
+        classes = None if classes is None else -1
+    if classes is not None and x.shape == y.shape:
+        mine, theirs = x.argmax(axis=classes), y.argmax(axis=classes)
         counts = np.ones(mine.shape, bool)
         if part.common is not None:
             counts = (mine != part.common) | (theirs != part.common)

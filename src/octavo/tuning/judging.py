@@ -54,8 +54,8 @@ class Judging:
             if name not in opened:
                 opened.clear()
                 opened[name] = Session.open(self.folder / name, threads=threads or None)
-            expected = _load(self.folder / f"answer{number}.npz")
-            return tallies(self.parts, expected, opened[name].run(_load(self.folder / f"sample{number}.npz")))
+            sample, expected = (_load(self.folder / f"{kind}{number}.npz") for kind in ("sample", "answer"))
+            return tallies(self.parts, expected, opened[name].run(sample), sample)
 
         yield judge
 
