@@ -144,6 +144,19 @@ def _depthwise(m: Micro) -> str:
     return m.q(m.conv(y, 144, 24, kernel=1))
 
 
+def _lone_depthwise(m: Micro) -> str:
+    """A depthwise Conv with a float HardSwish and a float sum on either side."""
+
+    def swish(x: str) -> str:
+        gate = m.add("HardSigmoid", [x], alpha=1 / 6, beta=0.5)
+        return m.add("Add", [m.add("Mul", [x, gate]), m.constant(np.full(1, 0.1, np.float32))])
+
+    integer = m.form == "depthwise Q"
+    x = swish(m.q(m.conv(m.q("x"), 24, 144, kernel=1)))
+    y = m.q(m.conv(m.q(x, when=integer), 144, 144, group=144, integer=integer), when=integer)
+    return m.q(m.conv(m.q(swish(y)), 144, 24, kernel=1))
+
+
 def _grouped(groups: int) -> Callable[[Micro], str]:
     def middle(m: Micro, x: str) -> str:
         y = m.relu(m.conv(x, group=groups, integer=m.form == "grouped Q"))
@@ -502,6 +515,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "depthwise between 1x1", _depthwise, "depthwise Q", "depthwise float",
         shapes={"x": (1, 24, 56, 56)},
+    ),
+    Rule(
+        "depthwise between float operators", _lone_depthwise, "depthwise float", "depthwise Q",
+        shapes={"x": (1, 24, 56, 56)},
+    ),
+    Rule(
+        "depthwise between float operators, small map", _lone_depthwise, "depthwise float", "depthwise Q",
+        shapes={"x": (1, 24, 7, 40)},
     ),
     Rule("2 groups", _grouped(2), "grouped Q", "grouped float"),
     Rule("8 groups", _grouped(8), "grouped float", "grouped Q", NO_SLOWER, threads=FEW),

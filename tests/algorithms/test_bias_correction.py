@@ -124,3 +124,36 @@ def test_a_product_that_would_need_an_operator_is_left_alone() -> None:
     result = octavo.quantize(proto, samples, recipe=EVERYWHERE.but(steps=("bias-correction",)))
     reason = "it has no bias, and one would cost an operator"
     assert [(r.layer, r.reason) for r in result.steps[0].refused] == [("m", reason)]
+
+
+def bent(function: str) -> onnx.ModelProto:
+    """Four convolutions with a function behind each."""
+    rng = np.random.default_rng(3)
+    arrays = {f"w{i}": (rng.standard_normal((16, 16, 1, 1)) * 0.5).astype(np.float32) for i in range(4)}
+    nodes, value = [], "x"
+    for i in range(4):
+        nodes.append(node("Conv", [value, f"w{i}"], [f"c{i}"], f"conv{i}"))
+        value = f"f{i}" if i < 3 else "y"
+        nodes.append(node(function, [f"c{i}"], [value], f"function{i}"))
+    return model(nodes, [tensor("x", [1, 16, 8, 8])], [tensor("y", [1, 16, 8, 8])], arrays)
+
+
+@pytest.mark.parametrize(("function", "again"), [("Softplus", True), ("Relu", False)])
+def test_the_model_is_run_again_where_float_functions_stand_between(function: str, again: bool) -> None:
+    rng = np.random.default_rng(4)
+    samples = [{"x": rng.standard_normal((1, 16, 8, 8)).astype(np.float32)} for _ in range(4)]
+
+    def biases(step: str) -> list[np.ndarray]:
+        result = octavo.quantize(bent(function), samples, recipe=octavo.W8A8.but(steps=(step,)))
+        kept = result.model.graph.initializers.items()
+        return [v.const_value.numpy() for name, v in sorted(kept) if "bias" in name and "scale" not in name]
+
+    usual, once = biases("bias-correction"), biases("bias-correction:sequential=no")
+    more = biases("bias-correction:sequential=yes")
+    assert len(usual) == 4
+    assert any(not np.array_equal(a, b) for a, b in zip(once, more, strict=True))
+    expected = more if again else once
+    assert all(np.array_equal(a, b) for a, b in zip(usual, expected, strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(usual, biases("bias-correction:sequential=auto"), strict=True)
+    )

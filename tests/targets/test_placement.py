@@ -301,3 +301,36 @@ def test_an_lstm_is_quantized_from_the_size_on_at_which_it_gains(size: int, gain
     ]
     proto = model(nodes, [tensor("x", [8, 1, size])], [tensor("z", None)], arrays)
     assert ("rnn" in octavo.plan(proto, octavo.W8, target="ort-cpu-vnni").nodes) == gains
+
+
+def apart(between: str, *, also: bool = False) -> onnx.ModelProto:
+    """1×1 Conv, depthwise Conv, 1×1 Conv, with an operator between; a quantized layer may read one result."""
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"], "Wide"),
+        node(between, ["a"], ["f"], "Before"),
+        node("Conv", ["f", "w1"], ["b"], "Depthwise", pads=[1, 1, 1, 1], group=32),
+        node(between, ["b"], ["g"], "Behind"),
+        node("Conv", ["g", "w2"], ["c"], "Narrow"),
+        node("Conv", ["b" if also else "c", "w3"], ["d"], "Last"),
+        node("Concat", ["c", "d"], ["y"], "Join", axis=1),
+    ]
+    arrays = {"w0": weights(32, 16, 1, 1), "w1": weights(32, 1, 3, 3), "w2": weights(32, 32, 1, 1)}
+    arrays["w3"] = weights(16, 32, 1, 1)
+    return model(nodes, [tensor("x", [1, 16, 14, 14])], [tensor("y", None)], arrays)
+
+
+def test_a_depthwise_convolution_between_float_operators_stays_float() -> None:
+    plan = octavo.plan(apart("Softplus"))
+    assert {"Wide", "Narrow", "Last"} <= set(plan.nodes)
+    assert "Depthwise" not in plan.nodes
+    assert reason(plan, "Depthwise") == "depthwise between float operators: it gains nothing"
+
+
+@pytest.mark.parametrize("proto", [apart("Relu"), apart("Softplus", also=True)], ids=["integers", "a reader"])
+def test_a_depthwise_convolution_with_a_quantized_neighbour_is_quantized(proto: onnx.ModelProto) -> None:
+    assert "Depthwise" in octavo.plan(proto).nodes
+
+
+@pytest.mark.parametrize("name", ["ort-cpu-arm64", "portable", "openvino", "qnn", "tensorrt"])
+def test_where_it_was_not_measured_a_depthwise_convolution_is_quantized(name: str) -> None:
+    assert "Depthwise" in octavo.plan(apart("Softplus"), target=name).nodes

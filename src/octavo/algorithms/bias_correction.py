@@ -4,13 +4,14 @@ Rounded weights ``ŵ`` shift an output by ``E[(ŵ - w) · x] = (ŵ - w) · μ``,
 layer reads. The bias takes the negative of it, at no cost: a Conv or Gemm without a bias gets one, and so
 does a MatMul that becomes an operator with a place for it.
 
-*Analytic* (the default): ``μ`` is that of the float model. *Sequential*: the quantized model, corrected so
-far, is run again for some layers, one after the other, which gives the mean ``μ̂`` that
-each reads there::
+*Analytic*: ``μ`` is that of the float model. *Sequential*: the quantized model, corrected so far, is run
+again for some layers, one after the other, which gives the mean ``μ̂`` that each reads there::
 
     bias = b + w · μ - ŵ · μ̂
 
-so that the shifts of the layers before and of rounded activations are made up for as well.
+so that the shifts of the layers before and of rounded activations are made up for as well. Where nothing is
+said, that is done where float functions stand behind most convolutions: they bend what was only noise before
+them, and no sum over weights tells by how much.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class BiasCorrection:
     phase: ClassVar[Phase] = Phase.INTEGERS
     summary: ClassVar[str] = "takes the mean shift that rounding gives an output into the bias"
 
-    sequential: bool = False  # run the quantized model again and again, for the shifts of all layers before
-    layers: int = 16  # that are corrected so, evenly spread
+    sequential: bool | None = None  # run the quantized model again, for the shifts of all layers before
+    layers: int = 4  # that are corrected so, evenly spread; the last is one of them
 
     def prepare(self, subject: Subject) -> None:
         """Give layers a bias to correct, before the model is planned; where it costs no operator."""
@@ -65,8 +66,9 @@ class BiasCorrection:
         """The mean of what each layer reads."""
         layers = [one.layer for one in quantized_layers(subject)[0]]
         wishes.moments_of(layers, gram=False)
-        if self.sequential:
-            wishes.moments_apart(layers)
+        if self._in_stages(subject):
+            biased = [layer for layer in layers if layer.bias is not None]
+            wishes.moments_apart([biased[index] for index in _spread(len(biased), self.layers)])
 
     def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
         """Correct every layer that has a bias."""
@@ -89,9 +91,24 @@ class BiasCorrection:
                     numbers.store(inputs.mean, inputs.mean, editor)
                     changed.append(change)
                 corrected.append(numbers)
-        if self.sequential:
+        if self._in_stages(subject):
             refused += _in_stages(corrected, subject, stats, editor, self.layers)
         return StepReport(self.name, tuple(changed), tuple(refused))
+
+    def _in_stages(self, subject: Subject) -> bool:
+        """Whether the quantized model is run again."""
+        if self.sequential is not None:
+            return self.sequential
+        convs = [one.layer for one in quantized_layers(subject)[0] if one.layer.is_conv]
+        return sum(_is_read_by_floats(layer, subject) for layer in convs) > len(convs) / 2
+
+
+def _is_read_by_floats(layer: Layer, subject: Subject) -> bool:
+    """Whether float operators, and no others, read what a layer gives."""
+    readers = layer.y.consumers()
+    if len(readers) == 1 and readers[0].name in subject.plan.absorbed:
+        readers = readers[0].outputs[0].consumers()
+    return bool(readers) and not any(subject.is_quantized(reader) for reader in readers)
 
 
 @dataclass(frozen=True)
@@ -168,7 +185,7 @@ def _in_stages(
 
 def _spread(count: int, most: int) -> list[int]:
     """Layers to correct one after the other, evenly spread; two at once would make up for the same shift."""
-    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))}) if count else []
+    return sorted({round(count * (i + 1) / most) - 1 for i in range(most) if count * (i + 1) >= most})
 
 
 def _in(nodes: Mapping[str, ir.Node], layer: Layer) -> Layer | None:

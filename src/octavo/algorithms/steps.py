@@ -195,7 +195,7 @@ def step_class(name: str) -> Any:
 
 
 def _value(where: str, kind: Any, text: str) -> Any:
-    if kind is bool:
+    if bool in (kind, *get_args(kind)) and not (text == "auto" and kind is not bool):
         if text.lower() not in ("yes", "no", "true", "false"):
             raise RecipeError(f"{where}={text} is neither yes nor no.")
         return text.lower() in ("yes", "true")

@@ -210,6 +210,12 @@ class Linear:
     bias: ir.Value | None
 
 
+def is_depthwise(node: ir.Node) -> bool:
+    """Whether a node is a Conv that keeps its channels apart."""
+    dims = shape(node.inputs[1]) if is_op(node, "Conv") and len(node.inputs) > 1 else None
+    return dims is not None and len(dims) > 1 and dims[1] == 1 and attribute(node, "group", 1) > 1
+
+
 def linear_layer(node: ir.Node) -> Linear | None:
     """The linear layer that a ``MatMul`` node is, or None if its right-hand side is no constant matrix."""
     if node.op_type != "MatMul" or node.domain or len(node.inputs) != 2:

@@ -148,6 +148,8 @@ class _Builder(Draft):
             return
         output = self._takes_output(node, rule)
         reason = self.barred(node, rule) or (output if isinstance(output, str) else None)
+        if reason is None and self._is_idle(node):
+            reason = "depthwise between float operators: it gains nothing"
         unseen = name_of(node.inputs[0]) in self.q.avoid.unseen if node.inputs[0] is not None else False
         loud = node.name in self.loud and reason is None
         if loud and self._takes_passes(node):
@@ -234,6 +236,16 @@ class _Builder(Draft):
         self.quantized[node.name or ""] = Quantized(node.op_type, node.op_type)
         self.entries[Key(name_of(weight), node.name)] = Constant(scheme)
         return True
+
+    def _is_idle(self, node: ir.Node) -> bool:
+        """Whether a Conv has few products, and integers would be made for it and unmade behind it alone."""
+        if not self.q.target.idle_depthwise or self.q.everywhere or not self.static:
+            return False
+        if not query.is_depthwise(node) or node.inputs[0] is None or node.inputs[0] in self.level:
+            return False
+        read, given = node.inputs[0].consumers(), self.clamped(node.outputs[0]).consumers()
+        others = [other for other in (*read, *given) if other is not node]
+        return bool(given) and all(other.name in self.reasons for other in others)
 
     def _takes_output(self, node: ir.Node, rule: OpRule) -> bool | str:
         """Whether a product's result is quantized as well; the reason why it can't be where it has to."""

@@ -287,7 +287,7 @@ def _conv_refusal(node: ir.Node, target: Target) -> str | None:
     if len(dims) < 2:
         return None
     before = _layer_before(node)
-    if group > 1 and dims[1] == 1:
+    if query.is_depthwise(node):
         behind = before is not None and before.op_type == "Conv" and _is_thin_start(before, target)
         return "depthwise behind a first layer that stays float: it gains nothing" if behind else None
     if _is_added_to_start(node, target):
@@ -365,9 +365,7 @@ def _is_added_to_start(conv: ir.Node, target: Target) -> bool:
     start, middle = _layer_of(other), _layer_before(conv)
     if start is None or middle is None or start.op_type != "Conv" or middle.op_type != "Conv":
         return False
-    shape = query.shape(middle.inputs[1]) or ()
-    depthwise = query.attribute(middle, "group", 1) > 1 and len(shape) > 1 and shape[1] == 1
-    return depthwise and _layer_before(middle) is start and _is_thin_start(start, target)
+    return query.is_depthwise(middle) and _layer_before(middle) is start and _is_thin_start(start, target)
 
 
 def _layer_before(node: ir.Node) -> ir.Node | None:

@@ -36,6 +36,7 @@ OPENVINO = replace(
     softmax_spelled=False,
     softmax_floored=False,
     gates=frozenset(),
+    idle_depthwise=False,
     hard_swish_gated=False,
     shuffles_gathered=False,
     many_threads=None,

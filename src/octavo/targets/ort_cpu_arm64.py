@@ -15,6 +15,7 @@ ORT_CPU_ARM64 = replace(
     dynamic_recipe=W8.but(activations=DynamicScheme(), target="ort-cpu-arm64"),
     runs_here=False,
     softmax_floored=False,
+    idle_depthwise=False,
     hard_swish_gated=False,
     many_threads=None,
     placement=tuple(one for one in ORT_CPU_VNNI.placement if one not in (HARD_SWISH, FLOOR, MANY)),

@@ -65,6 +65,7 @@ ORT_CPU_VNNI = Target(
     least_products=16,
     large_products=32,
     answer_products=256,
+    idle_depthwise=True,
     block_products=True,
     two_passes=True,
     most_groups=4,
@@ -99,6 +100,8 @@ ORT_CPU_VNNI = Target(
         " so is the third Conv of a first block whose input is added to its result",
         "a 1×1 Conv of few products that gives the answers of a map in float: nothing behind it makes up for"
         " what 8 bits lose",
+        "a depthwise Conv in float that reads and gives what float operators make and read: Q and DQ of two"
+        " maps cost more than it gains",
         "channels exchanged between groups (Reshape, Transpose, Reshape) as one Gather",
         "HardSigmoid quantized where one result a channel scales a picture, and float elsewhere",
         "linear layers with an int32 bias and a float result",

@@ -13,6 +13,7 @@ PORTABLE = replace(
     static_recipe=W8A8.but(weights=W8A8.weights.but(reduce_range=True), target="portable"),
     dynamic_recipe=W8.but(weights=W8.weights.but(reduce_range=True), target="portable"),
     runs_here=True,
+    idle_depthwise=False,
     hard_swish_gated=False,
     placement=tuple(one for one in ORT_CPU_AVX2.placement if one != HARD_SWISH),
     sources=("the intersection of the other sheets of ONNX Runtime's CPU provider",),

@@ -35,6 +35,7 @@ class Target:
     answer_products: int = 0  # for each result; a 1×1 Conv of no more that gives an answer stays float
     block_products: bool = False  # has a kernel that scales weights and activations block by block
     two_passes: bool = False  # an input in two passes of 8 bits is faster than such blocks
+    idle_depthwise: bool = False  # a depthwise Conv between float operators is faster in float
     most_groups: int | None = None  # a grouped, not depthwise Conv with more is slower than float
     least_recurrent: int = 0  # values in W
     slow_with_add: frozenset[str] = frozenset()  # slower once the runtime has joined them with an Add
