@@ -25,8 +25,8 @@ from octavo.model import query
 from octavo.model.edit import Editor
 from octavo.model.serialize import TYPED, weight_bytes
 from octavo.model.tensors import ArrayTensor, dims_of, of_array
-from octavo.planning.candidates import weight_of
 from octavo.planning.resolve import Params, stored_granularity
+from octavo.planning.sources import weight_of
 
 MS = "com.microsoft"
 Axes = tuple[int, ...]

@@ -47,12 +47,12 @@ from octavo.planning.candidates import (
     is_float_work,
     leading_to_products,
     refusal,
-    weight_of,
 )
 from octavo.planning.draft import Draft, name_of
 from octavo.planning.listed_integers import ListedIntegers
 from octavo.planning.listed_pairs import ListedPairs
 from octavo.planning.select import ORIGINAL, Selection
+from octavo.planning.sources import weight_of
 from octavo.planning.stored import with_stored
 from octavo.targets import Target
 

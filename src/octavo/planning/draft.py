@@ -16,7 +16,8 @@ from octavo.model import query
 from octavo.ops import Act, Bias, OpRule, Out, Table, Weight
 from octavo.ops.hooks import clamp_bounds
 from octavo.planning import hazards, overrides, weights
-from octavo.planning.candidates import Question, weight_of
+from octavo.planning.candidates import Question
+from octavo.planning.sources import weight_of
 
 
 class Draft:

@@ -22,7 +22,7 @@ from octavo.core.scheme import Scheme
 from octavo.core.stats import Range
 from octavo.errors import DataError, ModelError, RecipeError, TableError
 from octavo.model import query
-from octavo.planning.candidates import weight_of
+from octavo.planning.sources import weight_of
 
 Array = npt.NDArray[Any]
 Params = dict[Key, QParams]

@@ -24,9 +24,10 @@ from octavo.core.qtypes import INT8
 from octavo.core.scheme import Scheme
 from octavo.model import query
 from octavo.ops import Kind, OpRule, Table, Weight, axis_of, rule_of
-from octavo.planning.candidates import Question, weight_of
+from octavo.planning.candidates import Question
 from octavo.planning.outliers import loss
 from octavo.planning.resolve import weight_array
+from octavo.planning.sources import weight_of
 
 LEAST = 1024  # values; a smaller weight is not worth two nodes
 _MOST_SCALES = 0.25  # bytes of scales, to those of the float weight
