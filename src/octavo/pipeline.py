@@ -341,7 +341,7 @@ def _lab(model: ir.Model, plan: Plan, params: Params, found: Measurement, run: R
         with probed(observed, wishes) as needs:
             return collect(observed, {}, samples, replace(run, memo=None), needs)
 
-    return Lab(emitted, observe)
+    return Lab(emitted, observe, samples.can_repeat)
 
 
 def _data_fingerprint(found: Measurement | None) -> str | None:

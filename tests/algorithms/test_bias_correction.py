@@ -157,3 +157,11 @@ def test_the_model_is_run_again_where_float_functions_stand_between(function: st
     assert all(
         np.array_equal(a, b) for a, b in zip(usual, biases("bias-correction:sequential=auto"), strict=True)
     )
+
+
+def test_data_that_comes_once_is_gone_through_once() -> None:
+    rng = np.random.default_rng(5)
+    samples = ({"x": rng.standard_normal((1, 16, 8, 8)).astype(np.float32)} for _ in range(9))
+    result = octavo.quantize(bent("Softplus"), samples)
+    assert [report.step for report in result.steps] == ["clip", "bias-correction"]
+    assert result.steps[1].changed

@@ -108,6 +108,15 @@ def test_a_mul_is_no_use_behind_a_tensor_that_is_made_in_8_bits() -> None:
     assert "Mul" not in op_types(smoothed)
 
 
+def test_a_mul_is_no_use_behind_an_input_that_is_rounded_as_it_comes() -> None:
+    proto = shared(outputs=256)
+    proto.graph.node[1].input[0] = "x"
+    samples = [{"x": f["x"] * loud()} for f in sentences(8)]
+    result = octavo.quantize(proto, samples, target="qnn")
+    assert "Mul" not in op_types(result.model)
+    assert "Mul" in op_types(octavo.quantize(proto, samples).model)
+
+
 def test_a_layer_that_gains_nothing_is_left_alone() -> None:
     rng = np.random.default_rng(0)
     arrays = {"g": np.ones(32, np.float32), "w": rng.choice([-1.0, 1.0], (32, 16)).astype(np.float32)}

@@ -92,12 +92,7 @@ def test_the_model_with_factors_computes_what_the_float_model_does() -> None:
 
 def test_a_scale_that_is_wrong_is_no_factor() -> None:
     proto = block(residual=False)
-    made = io.to_proto(octavo.quantize(proto, SAMPLES, recipe=octavo.W8A8).model)
-    for held in made.graph.initializer:
-        if held.name == "down_scale":
-            scale = numpy_helper.to_array(held).copy()
-            scale[:20] *= 3
-            held.CopyFrom(numpy_helper.from_array(scale, held.name))
+    made = broken(proto, 3.0)
     assert with_factors(best_match(proto, plain(made))[0]) is None
     first = compare(proto, made, SAMPLES).culprits[0]
     assert (first.tensor, first.kind) == ("down", "weight")
@@ -107,3 +102,76 @@ def test_a_model_without_factors_is_compared_as_it_is() -> None:
     proto = block(residual=True)
     result = octavo.quantize(proto, SAMPLES, recipe=octavo.W8A8)
     assert with_factors(best_match(proto, plain(result.model))[0]) is None
+
+
+def broken(proto: onnx.ModelProto, factor: float) -> onnx.ModelProto:
+    """Quantized without steps, and some scales of one weight multiplied."""
+    made = io.to_proto(octavo.quantize(proto, SAMPLES, recipe=octavo.W8A8).model)
+    for held in made.graph.initializer:
+        if held.name == "down_scale":
+            scale = numpy_helper.to_array(held).copy()
+            scale[:20] *= factor
+            held.CopyFrom(numpy_helper.from_array(scale, held.name))
+    return made
+
+
+def ending(*nodes: onnx.NodeProto, element: int) -> onnx.ModelProto:
+    proto = block(residual=False)
+    proto.graph.node.extend(nodes)
+    proto.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("out", element, None))
+    return proto
+
+
+def test_where_no_output_is_float_nothing_tells_that_factors_cancel_out() -> None:
+    proto = ending(
+        node("ArgMax", ["y"], ["out"], "best", axis=-1, keepdims=0), element=onnx.TensorProto.INT64
+    )
+    assert with_factors(best_match(proto, plain(broken(proto, 3.0)))[0]) is None
+
+
+def test_outputs_whose_size_depends_on_values_do_not_stop_it() -> None:
+    nodes = [
+        node("Sigmoid", ["y"], ["s"], "sigmoid"),
+        node("Reshape", ["s", "flat"], ["f"], "flatten"),
+        node("Greater", ["f", "half"], ["large"], "greater"),
+        node("Compress", ["f", "large"], ["out"], "compress", axis=0),
+    ]
+    proto = ending(*nodes, element=onnx.TensorProto.FLOAT)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([-1], np.int64), "flat"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(0.5, np.float32), "half"))
+    assert with_factors(best_match(proto, plain(broken(proto, 3.0)))[0]) is None
+
+
+def test_a_scale_that_is_no_number_explains_nothing() -> None:
+    proto = block(residual=False)
+    assert with_factors(best_match(proto, plain(broken(proto, np.nan)))[0]) is None
+
+
+@pytest.mark.parametrize(("residual", "steps"), [(True, "smoothquant:mul=0.1"), (False, "smoothquant")])
+def test_factors_are_found_in_integer_operators(residual: bool, steps: str) -> None:
+    proto = block(residual=residual)
+    recipe = octavo.W8A8.but(style=octavo.Style.QOPERATOR, steps=(steps,))
+    result = octavo.quantize(proto, SAMPLES, recipe=recipe)
+    assert with_factors(best_match(proto, plain(result.model))[0]) is not None
+
+
+def test_a_broken_scale_beside_factors_is_found() -> None:
+    proto = block(residual=True)
+    recipe = octavo.W8A8.but(steps=("smoothquant:mul=0.1:fold=no",))
+    made = io.to_proto(octavo.quantize(proto, SAMPLES, recipe=recipe).model)
+    for held in made.graph.initializer:
+        if held.name == "down_scale":
+            scale = numpy_helper.to_array(held).copy()
+            scale[:20] *= 3
+            held.CopyFrom(numpy_helper.from_array(scale, held.name))
+    first = compare(proto, made, SAMPLES).culprits[0]
+    assert (first.tensor, first.kind) == ("down", "weight")
+
+
+def test_changes_are_those_of_the_model_that_is_quantized() -> None:
+    proto = block(residual=True)
+    proto.opset_import[0].version, proto.ir_version = 21, 10
+    recipe = octavo.W8A8.but(steps=("smoothquant:mul=0.1",))
+    found = compare(proto, octavo.quantize(proto, SAMPLES, recipe=recipe), SAMPLES)
+    known = {name for one in proto.graph.node for name in (*one.input, *one.output)}
+    assert {o.tensor for c in found.culprits for o in c.change.overrides} <= known

@@ -85,9 +85,11 @@ def test_padding_does_not_count_where_a_mask_names_it() -> None:
 
     kept = x[mask == 1]
     expected = 10 * math.log10(np.sum(kept**2) / (1e-4 * kept.size))
-    assert of("attention_mask", mask) == of("padding_mask", mask.astype(bool)) == pytest.approx(expected)
-    for name, values in (("types", mask), ("mask", mask * 2), ("mask", mask[:1]), ("mask", mask * 0)):
-        assert of(name, values) < 10
+    assert of("attention_mask", mask) == of("mask", mask.astype(bool)) == pytest.approx(expected)
+    for name in ("types", "padding_mask", "global_attention_mask"):
+        assert of(name, mask) < 10
+    for values in (mask * 2, mask[:1], mask * 0, np.array([[1, 0, 1, 0, 0], [1, 1, 1, 1, 1]])):
+        assert of("mask", values) < 10
 
 
 def test_the_best_class_is_compared_where_there_is_no_padding() -> None:

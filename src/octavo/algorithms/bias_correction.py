@@ -92,13 +92,15 @@ class BiasCorrection:
                     changed.append(change)
                 corrected.append(numbers)
         if self._in_stages(subject):
-            refused += _in_stages(corrected, subject, stats, editor, self.layers)
+            refused += _in_stages(corrected, subject, stats, editor)
         return StepReport(self.name, tuple(changed), tuple(refused))
 
     def _in_stages(self, subject: Subject) -> bool:
         """Whether the quantized model is run again."""
         if self.sequential is not None:
             return self.sequential
+        if subject.lab is not None and not subject.lab.can_repeat:
+            return False
         convs = [one.layer for one in quantized_layers(subject)[0] if one.layer.is_conv]
         return sum(_is_read_by_floats(layer, subject) for layer in convs) > len(convs) / 2
 
@@ -164,22 +166,23 @@ def _in_stages(
     subject: Subject,
     float_stats: Mapping[str, State],
     editor: Editor,
-    most: int,
 ) -> list[Refusal]:
-    """Correct some layers, one after the other, by what they read in the quantized model."""
+    """Correct the layers that were looked at apart, one after the other, by what they read once quantized."""
     lab = subject.lab
     if lab is None:
         return [Refusal("sequential correction", "there is no data to run the quantized model on")]
-    for index in _spread(len(corrected), most):
+    for one in corrected:
+        real = inputs_of(one.layer, float_stats, apart=True)
+        if real is None:
+            continue
         model = lab.emitted()
         nodes = {node.name or "": node for node in model.graph}
-        layer = _in(nodes, corrected[index].layer)
+        layer = _in(nodes, one.layer)
         if layer is None:
             continue
-        real = inputs_of(corrected[index].layer, float_stats, apart=True)
         read = inputs_of(layer, lab.collect(model, _means([layer])), apart=True)
-        if real is not None and read is not None:
-            corrected[index].store(real.mean, read.mean, editor)
+        if read is not None:
+            one.store(real.mean, read.mean, editor)
     return []
 
 

@@ -27,6 +27,8 @@ from octavo.algorithms.inputs import Inputs, channels_of, inputs_of
 from octavo.algorithms.layers import Layer, layer_of
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
 from octavo.algorithms.wishes import Wishes
+from octavo.core.plan import Key
+from octavo.core.recipe import Placement
 from octavo.core.stats import State
 from octavo.model import query
 from octavo.model.edit import Editor
@@ -127,8 +129,10 @@ class Way:
 
 
 def _is_rounded(x: ir.Value, subject: Subject) -> bool:
-    """Whether a tensor is made in 8 bits: a Mul behind that comes too late."""
+    """Whether a tensor is rounded where it is made: a Mul behind that comes too late."""
     node = x.producer()
+    if subject.recipe.placement is not Placement.TARGET:
+        return Key(x.name or "") in subject.plan.entries
     return node is not None and node.op_type not in _LINEAR and subject.is_quantized(node)
 
 
@@ -174,13 +178,17 @@ class Problem:
 
     def factors(self, alpha: float) -> F64:
         """What weights are multiplied with, for each input channel; 1 for channels that are always zero."""
-        x = np.maximum(np.abs(self.low), np.abs(self.high))
-        w = np.max([np.abs(rows).max(axis=(0, 1)) for rows in self.rows], axis=0)
+        x, w = np.maximum(np.abs(self.low), np.abs(self.high)), self.largest
         used = (x > 0) & (w > 0)
         s = np.ones(x.shape)
         s[used] = x[used] ** alpha / w[used] ** (1 - alpha)
         middle = np.exp(np.mean(np.log(s[used]))) if used.any() else 1.0
         return np.where(used, np.clip(s / middle, 1e-4, 1e4), 1.0)
+
+    @cached_property
+    def largest(self) -> F64:
+        """The largest weight of each input channel."""
+        return np.asarray(np.max([np.abs(rows).max(axis=(0, 1)) for rows in self.rows], axis=0))
 
     @cached_property
     def powers(self) -> list[F64]:

@@ -104,6 +104,7 @@ class Lab:
 
     emitted: Callable[[], ir.Model]
     collect: Callable[[ir.Model, Wishes], Mapping[str, State]]
+    can_repeat: bool = True  # the data can be gone through again
 
 
 @dataclass

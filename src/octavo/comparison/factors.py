@@ -14,9 +14,8 @@ A weight with a scale that is plainly wrong looks like that as well; but then th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -36,17 +35,29 @@ _GAIN = 6.0  # dB that factors have to explain at least
 _ROUNDS = 4  # of turns between factors of inputs and outputs
 _NEARLY = 0.03  # factors that differ by no more than this are all alike
 _LEAST = 4  # weights for each factor; fewer say nothing
+_CORNER = 256  # inputs and outputs that are looked at first
 _SAME = 40.0  # dB between the outputs of two models that compute the same, up to how well factors are known
 _NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 
 
-def with_factors(found: Matching) -> ir.Model | None:
-    """A copy of the float model with the factors of the quantized one; None where there are none."""
-    muls = [mul for unit in found.unmatched if (mul := _mul(unit, found)) is not None]
+def with_factors(found: Matching, *, threads: int | None = None) -> ir.Model | None:
+    """A copy of the float model with the factors of the quantized one; None where there are none.
+
+    Where a copy with all factors that were found computes something else, one with those that are known
+    exactly may not: what stands in a Mul.
+    """
+    muls = _muls(found)
     divided = {layer: mul.content for mul in muls for layer in mul.layers}
     scaled = {pair: f for pair in found.pairs if (f := _of_weights(pair, divided.get(pair))) is not None}
-    if not scaled:
-        return None
+    exact = {pair: replace(f, outputs=None) for pair, f in scaled.items() if pair in divided}
+    for chosen in (scaled, exact) if exact else (scaled,):
+        copy = _copy(found, chosen, muls) if chosen else None
+        if copy is not None and _compute_the_same(found.float_view.model, copy, threads):
+            return copy
+    return None
+
+
+def _copy(found: Matching, scaled: Mapping[Pair, Factors], muls: Sequence[_Mul]) -> ir.Model:
     copy = found.float_view.model.clone()
     copy.meta.update(found.float_view.model.meta)
     rework = _Rework(found, copy)
@@ -57,7 +68,7 @@ def with_factors(found: Matching) -> ir.Model | None:
             rework.constants(pair)
     for mul in muls:
         rework.put_in(mul)
-    return copy if _compute_the_same(found.float_view.model, copy) else None
+    return copy
 
 
 @dataclass(frozen=True)
@@ -70,12 +81,20 @@ class _Mul:
     layers: tuple[Pair, ...]
 
 
+def _muls(found: Matching) -> list[_Mul]:
+    matched = {pair.unit for pair in found.pairs}
+    units = [unit for unit in found.view.units if unit.kind == "Mul" and unit not in matched]
+    return [mul for unit in units if (mul := _mul(unit, found)) is not None]
+
+
 def _mul(unit: Unit, found: Matching) -> _Mul | None:
     view = found.view
     read = [o.value for o in unit.operands if o is not None]
     sources = [found.signals.get(view.signal(value)) for value in read if not is_constant(value)]
     held = [numbers(value) for value in read if is_constant(value)]
-    if unit.kind != "Mul" or len(sources) != 1 or len(held) != 1 or sources[0] is None or held[0] is None:
+    if len(sources) != 1 or len(held) != 1 or sources[0] is None or held[0] is None:
+        return None
+    if not (np.isfinite(held[0]).all() and (held[0] > 0).all()):
         return None
     readers = {reader for reader, _ in view.readers.get(view.signal(unit.outputs[0]), ())}
     layers = tuple(pair for pair in found.pairs if pair.unit in readers)
@@ -83,15 +102,15 @@ def _mul(unit: Unit, found: Matching) -> _Mul | None:
 
 
 @dataclass(frozen=True)
-class _Factors:
-    """What weights were multiplied with, laid out to broadcast: all of it, and the outputs' part alone."""
+class Factors:
+    """What weights were multiplied with, laid out to broadcast; None: nothing."""
 
-    whole: Array
-    outputs: Array
-    is_shared: bool  # inputs and outputs both have factors, and a common one may belong to either
+    inputs: Array | None
+    outputs: Array | None
+    is_shared: bool = False  # both sides have factors, and a common one may belong to either
 
 
-def _of_weights(pair: Pair, divided: Array | None) -> _Factors | None:
+def _of_weights(pair: Pair, divided: Array | None) -> Factors | None:
     """The factors of a layer's channels; None where the weights are close as they are, or nothing helps.
 
     What the input is ``divided`` by, or rather multiplied with, is known where a Mul does it.
@@ -99,45 +118,79 @@ def _of_weights(pair: Pair, divided: Array | None) -> _Factors | None:
     if not pair.is_main or pair.unit.kind not in ("MatMul", "Conv"):
         return None
     plain, mine = weight(pair.float_unit, 1), weight(pair.unit, 1)
-    turned = aligned(plain, mine) if plain is not None and mine is not None else None
-    axes = _axes(pair.float_unit, plain) if plain is not None else None
-    if plain is None or turned is None or axes is None or not plain.any():
+    if plain is None or mine is None or not plain.any() or not np.isfinite(mine).all():
+        return None
+    turned, axes = aligned(plain, mine), _axes(pair.float_unit, plain)
+    if turned is None or axes is None:
         return None
     before = metrics.sqnr(turned, plain)
-    if before >= _BAD:
+    if not before < _BAD:
         return None
-    w, seen = plain.astype(np.float64), turned.astype(np.float64)
-    sizes = {axis: [n if i == axis else 1 for i, n in enumerate(w.shape)] for axis in axes}
-    factors = {axis: np.ones(size) for axis, size in sizes.items()}
-    open_ = list(axes)
-    if divided is not None and divided.size == w.shape[axes[0]] and len(axes) > 1:
-        factors[axes[0]] = (1.0 / divided).reshape(sizes[axes[0]])
-        open_.remove(axes[0])
-    for turn in range(_ROUNDS if len(open_) > 1 else 1):
-        for axis in open_:
-            others = w * np.prod([factors[other] for other in axes if other != axis], axis=0)
-            rest = tuple(i for i in range(w.ndim) if i != axis)
-            power = np.square(others).sum(axis=rest, keepdims=True)
-            fitted = (seen * others).sum(axis=rest, keepdims=True) / np.where(power > 0, power, 1.0)
-            factors[axis] = np.where(fitted > 0, fitted, 1.0)
+    given = None
+    if divided is not None and len(axes) > 1 and divided.size == plain.shape[axes[0]]:
+        given = 1.0 / divided.reshape(-1)
+    if given is None and not _corner_gains(plain, turned, axes):
+        return None
+    fitted = _fitted(plain, turned, axes, given)
+    explained = _times(plain, fitted.inputs, fitted.outputs)
+    return fitted if metrics.sqnr(turned, explained) >= before + _GAIN else None
+
+
+def _corner_gains(plain: Array, mine: Array, axes: tuple[int, ...]) -> bool:
+    """Whether factors explain some of the weights: looking at all takes long where there are many."""
+    corner = tuple(slice(0, _CORNER) if axis in axes else slice(None) for axis in range(plain.ndim))
+    w, seen = plain[corner], mine[corner]
+    if w.size == plain.size or not w.any():
+        return True
+    fitted = _fitted(w, seen, axes, None)
+    explained = _times(w, fitted.inputs, fitted.outputs)
+    return metrics.sqnr(seen, explained) >= metrics.sqnr(seen, w) + _GAIN / 2
+
+
+def _fitted(plain: Array, mine: Array, axes: tuple[int, ...], given: Array | None) -> Factors:
+    """Factors ``b`` of inputs and ``a`` of outputs with the least squares ``Σ (ŵ - b a w)²``, in turns."""
+    rest = tuple(i for i in range(plain.ndim) if i not in axes)
+    order = [sorted(axes).index(axis) for axis in axes]
+    power, cross = (
+        np.multiply(plain, other, dtype=np.float64).sum(axis=rest).transpose(order) for other in (plain, mine)
+    )  # [input, output], or of what is both
+    if len(axes) == 1:
+        return Factors(None, _shaped(_ratio(cross, power), plain.ndim, axes[0]))
+    b, a = np.ones(power.shape[0]) if given is None else given, np.ones(power.shape[1])
+    for turn in range(_ROUNDS if given is None else 2):
+        if given is None:
+            b = _ratio(cross @ a, power @ a**2)
+        a = _ratio(b @ cross, b**2 @ power)
         if turn < _ROUNDS - 1:
-            _settle(factors, open_)
-    whole = np.prod(np.broadcast_arrays(*factors.values()), axis=0)
-    if metrics.sqnr(seen, w * whole) < before + _GAIN:
-        return None
-    outputs = factors[axes[-1]].reshape(-1)
-    return _Factors(whole, outputs, len(open_) > 1 and not any((f == 1).all() for f in factors.values()))
+            b, a = _settled(b, a, common=given is None)
+    shared = given is None and not (b == 1).all() and not (a == 1).all()
+    return Factors(_shaped(b, plain.ndim, axes[0]), _shaped(a, plain.ndim, axes[1]), shared)
 
 
-def _settle(factors: dict[int, Array], axes: Sequence[int]) -> None:
+def _ratio(cross: Array, power: Array) -> Array:
+    found = cross / np.where(power > 0, power, 1.0)
+    return np.where((found > 0) & (power > 0), found, 1.0)
+
+
+def _settled(b: Array, a: Array, *, common: bool) -> tuple[Array, Array]:
     """Factors of one side that are all alike are those of the other side, and what is left is rounding."""
-    for axis in reversed(axes):
-        middle = float(np.median(factors[axis])) if len(axes) > 1 else 1.0
-        if np.abs(factors[axis] / middle - 1.0).max() < _NEARLY:
-            factors[axis] = np.ones(factors[axis].shape)
-            for other in axes:
-                factors[other] = factors[other] * (middle if other != axis else 1.0)
-            return
+    middle = float(np.median(a)) if common else 1.0
+    if np.abs(a / middle - 1.0).max() < _NEARLY:
+        return b * middle, np.ones(a.shape)
+    middle = float(np.median(b))
+    if common and np.abs(b / middle - 1.0).max() < _NEARLY:
+        return np.ones(b.shape), a * middle
+    return b, a
+
+
+def _shaped(factors: Array, rank: int, axis: int) -> Array:
+    return factors.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+def _times(values: Array, *factors: Array | None) -> Array:
+    for one in factors:
+        values = values if one is None else values * one
+    return values
 
 
 def _axes(unit: Unit, plain: Array) -> tuple[int, ...] | None:
@@ -164,58 +217,62 @@ class _Rework:
         self.values |= {value.name: value for value in copy.graph.inputs}
         self.weights = copy.graph.initializers
 
-    def layer(self, pair: Pair, factors: _Factors) -> None:
+    def layer(self, pair: Pair, factors: Factors) -> None:
         """The weights of a layer, and its bias."""
-        self._multiply(pair.float_unit, 1, factors.whole)
-        if (factors.outputs == 1).all():
+        self._multiply(pair.float_unit, 1, factors.inputs, factors.outputs)
+        if factors.outputs is None or (factors.outputs == 1).all():
             return
         if len(pair.float_unit.operands) > 2:
-            self._bias(pair.float_unit, pair.unit, 2, factors)
+            self._bias(pair.float_unit, 2, weight(pair.unit, 2), factors)
             return
         view = self.found.float_view
         for reader, place in view.readers.get(view.signal(pair.float_unit.outputs[0]), ()):
-            twin = self.units.get(reader) if reader.kind == "Add" and len(reader.operands) == 2 else None
-            if twin is not None:
-                self._bias(reader, twin, 1 - place, factors)
+            if reader.kind == "Add" and len(reader.operands) == 2:
+                twin = self.units.get(reader)
+                mine = weight(twin, 1 - place) if twin is not None else weight(pair.unit, 2)
+                self._bias(reader, 1 - place, mine, factors)
 
-    def _bias(self, unit: Unit, twin: Unit, place: int, factors: _Factors) -> None:
+    def _bias(self, unit: Unit, place: int, mine: Array | None, factors: Factors) -> None:
         """A bias; it also tells which part of a common factor of inputs and outputs is the outputs'."""
-        plain, mine, outputs = weight(unit, place), weight(twin, place), factors.outputs
-        if plain is None or mine is None or plain.size != outputs.size or mine.size != outputs.size:
+        plain = weight(unit, place)
+        if plain is None or factors.outputs is None or plain.size != factors.outputs.size:
             return
-        scaled = plain.astype(np.float64).reshape(-1) * outputs
-        power = float(np.square(scaled).sum())
-        common = float((mine.reshape(-1) * scaled).sum()) / power if power > 0 and factors.is_shared else 1.0
-        self._multiply(unit, place, outputs * common if common > 0 else outputs)
+        outputs, common = factors.outputs.reshape(plain.shape), 1.0
+        if factors.is_shared and mine is not None and mine.size == plain.size:
+            scaled = plain.astype(np.float64) * outputs
+            power = float(np.square(scaled).sum())
+            fitted = float((mine.reshape(plain.shape) * scaled).sum()) / power if power > 0 else 1.0
+            common = fitted if fitted > 0 else 1.0
+        self._multiply(unit, place, outputs * common)
 
-    def _multiply(self, unit: Unit, place: int, factors: Array) -> None:
+    def _multiply(self, unit: Unit, place: int, *factors: Array | None) -> None:
         value = self._initializer(unit, place)
         if value is not None and value.const_value is not None:
             old = np.asarray(value.const_value.numpy())
-            set_constant(value, (old * factors).astype(old.dtype))
+            set_constant(value, _times(old.astype(np.float64), *factors).astype(old.dtype))
 
     def constants(self, pair: Pair) -> None:
         """Scale and shift of a normalization or a product, as the quantized model has them."""
         view, unit = self.found.float_view, pair.float_unit
         if unit.kind not in (*_NORMS, "Mul", "Add") or (unit.kind == "Add" and _is_bias(view, unit)):
             return
-        for place, (its, mine) in enumerate(zip(unit.operands, pair.unit.operands, strict=False)):
-            value = self._initializer(unit, place)
-            if value is None or its is None or mine is None or not is_constant(mine.value):
+        for place in range(min(len(unit.operands), len(pair.unit.operands))):
+            value, new, old = (self._initializer(unit, place), weight(pair.unit, place), weight(unit, place))
+            if value is None or new is None or old is None or new.shape != old.shape:
                 continue
-            new, old = numbers(mine.value), numbers(its.value)
-            if new is not None and old is not None and new.shape == old.shape and not np.allclose(new, old):
-                set_constant(value, new.astype(np.float32))
+            if metrics.sqnr(old, new) < _BAD or (not pair.unit.is_integer and not np.allclose(new, old)):
+                set_constant(value, new.astype(np.asarray(value.const_value.numpy()).dtype))  # type: ignore[union-attr]
 
     def put_in(self, mul: _Mul) -> None:
         """A Mul in front of some layers."""
         source = self.values.get(mul.source.name)
         nodes = [self.nodes.get(pair.float_unit.node.name) for pair in mul.layers]
         layers = [node for node in nodes if node is not None and source in node.inputs]
-        if source is None or not layers:
+        dtype = query.element_type(source)
+        if source is None or not layers or dtype is None:
             return
-        unit, dtype = mul.unit, query.element_type(source)
-        constant = self.editor.constant(f"{unit.name}_factors", mul.content.astype(np.float32))
+        unit = mul.unit
+        constant = self.editor.constant(f"{unit.name}_factors", mul.content.astype(dtype.numpy()))
         name = unit.outputs[0].name or unit.name
         node = self.editor.node("Mul", [source, constant], name=unit.name, output=name, dtype=dtype)
         node.outputs[0].shape = source.shape
@@ -239,13 +296,17 @@ def _is_bias(view: View, unit: Unit) -> bool:
     return any(maker is not None and maker.kind in ("MatMul", "Conv") for maker in makers)
 
 
-def _compute_the_same(one: ir.Model, other: ir.Model) -> bool:
-    """Whether two models give nearly the same for an input that is made up."""
+def _compute_the_same(one: ir.Model, other: ir.Model, threads: int | None) -> bool:
+    """Whether two models give nearly the same floats for an input that is made up."""
+    results: list[Mapping[str, Array]] = []
     try:
-        sessions = [Session.open(model, config=NO_SPINNING) for model in (one, other)]
-        feed = sample_inputs(sessions[0])
-        results: list[dict[str, Any]] = [dict(session.run(feed)) for session in sessions]
+        for model in (one, other):
+            session = Session.open(model, threads=threads, config=NO_SPINNING)
+            results.append(session.run(sample_inputs(session)))
     except OctavoError:
         return False
-    floats = [name for name, values in results[0].items() if values.dtype.kind == "f" and values.size]
-    return all(metrics.sqnr(results[0][name], results[1][name]) > _SAME for name in floats)
+    pairs = [(np.asarray(a), np.asarray(results[1][name])) for name, a in results[0].items()]
+    floats = [(a.astype(np.float64), b.astype(np.float64)) for a, b in pairs if a.dtype.kind in "fV"]
+    if not floats or any(a.shape != b.shape for a, b in pairs):
+        return False
+    return all(metrics.sqnr(a, b) > _SAME for a, b in floats if a.size)

@@ -68,7 +68,7 @@ def compare(
                 f"Nothing in {io.describe(mine)} matches {io.describe(found.float_view.model)};"
                 " compare a model with the one that it was quantized from."
             )
-        original, same = found.float_view.model, with_factors(found)
+        original, same = found.float_view.model, with_factors(found, threads=threads)
         if same is not None:
             found = match(same, mine)
             found.is_rough = True
@@ -83,7 +83,7 @@ def compare(
         if same is not None:
             seen.notes.append(_FACTORS)
         tell("explain", 0, 1)
-        return _result(float_model, found, form, seen)
+        return _result(float_model, original, found, form, seen)
 
 
 def _source(given: io.ModelSource | HasModel) -> io.ModelSource:
@@ -103,12 +103,10 @@ def _refuse_float(model: ir.Model) -> None:
         )
 
 
-def _result(source: io.ModelSource, found: Matching, form: str, seen: Seen) -> Comparison:
+def _result(source: io.ModelSource, original: ir.Model, found: Matching, form: str, seen: Seen) -> Comparison:
     weights = weight_errors(found)
     base = base_recipe(found.view.model, weights.values())
-    prepared = (
-        forms.prepared(source, 21) if query.opset(found.float_view.model) < 21 else found.float_view.model
-    )
+    prepared = forms.prepared(source, 21) if query.opset(original) < 21 else original
     culprits = _culprits(found, seen, weights, Proposer(prepared, base))
     tensors = tuple(_tensor(pair, watch) for pair, watch in seen.pairs.items())
     outputs = tuple(

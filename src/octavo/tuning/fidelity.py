@@ -26,6 +26,7 @@ Answers = Mapping[str, npt.NDArray[Any]]
 F64 = npt.NDArray[np.float64]
 
 _MANY_CLASSES = 8192  # a last axis this long is a vocabulary
+_MASKS = ("attention_mask", "input_mask", "mask")
 _COMMON = 0.5  # a class that is the answer in a larger share of all places says nothing
 
 
@@ -146,12 +147,16 @@ def tallies(
 
 
 def _mask(inputs: Answers) -> npt.NDArray[np.bool_] | None:
-    """Which places of which row are no padding; None where no input says so, or there is none."""
+    """Which places of which row are no padding; None where no input says so, or there is none.
+
+    Other masks mark padding, places of global attention or words to be guessed: the name has to be one of
+    those that are always used for this, and each row one stretch of ones.
+    """
     for name, values in inputs.items():
-        if "mask" in name.lower() and values.ndim == 2 and values.dtype.kind in "biuf":
+        if name.lower() in _MASKS and values.ndim == 2 and np.isin(values, (0, 1)).all():
             real: npt.NDArray[np.bool_] = np.not_equal(values, 0)
-            if np.isin(values, (0, 1)).all() and real.any() and not real.all():
-                return real
+            begins = real[:, :1].sum(axis=1) + (real[:, 1:] & ~real[:, :-1]).sum(axis=1)
+            return real if (begins == 1).all() and not real.all() else None
     return None
 
 

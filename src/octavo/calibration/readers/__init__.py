@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from octavo.calibration.readers.arrays import Arrays
+from octavo.calibration.readers.batches import Batched
 from octavo.calibration.readers.calls import Call, is_call
 from octavo.calibration.readers.objects import Listed, OneWay, Reader, Repeatable, Rows, is_dataset
 from octavo.calibration.readers.paths import path_source
@@ -36,6 +37,8 @@ __all__ = ["Found", "Given", "Reader", "Sample", "Source", "Specs", "place", "so
 
 def can_repeat(data: Any) -> bool:
     """Whether data can be gone through more than once."""
+    if isinstance(data, Batched):
+        return can_repeat(data.data)
     return not isinstance(data, Reader | Iterator) or hasattr(data, "rewind")
 
 
