@@ -11,7 +11,8 @@ Variants: ``float``; ``plain`` (no step); ``default`` (``octavo.quantize``, noth
 ``all`` (every step); ``auto`` (``octavo.tune``, nothing else said); ``stock-best``
 (onnxruntime.quantization at its best settings); ``nncf`` and ``nncf-mixed`` (NNCF, default and mixed preset;
 ``--nncf-python`` names the interpreter that has it). All see the same calibration samples (256, or as many as
-the zoo has) and are judged on the same samples by the zoo's metric; each runs in a process of its own. With
+the zoo has) and are judged on the same samples by the zoo's metric (ppocrv4_rec by 512 lines instead of 64);
+each runs in a process of its own. With
 ``--cache`` models and figures are kept and found again, so that a long run can be split and resumed; empty
 the folder when the code has changed.
 
