@@ -102,6 +102,28 @@ def test_where_nothing_takes_the_factors_up_a_mul_does_if_that_is_asked_for_and_
         assert "Mul" not in op_types(same)
 
 
+def test_the_one_layer_that_ends_a_convolutional_model_gets_no_mul() -> None:
+    rng = np.random.default_rng(6)
+    proto = model(
+        [
+            node("Conv", ["x", "k"], ["c"], "conv"),
+            node("Softplus", ["c"], ["s"], "act"),
+            node("GlobalAveragePool", ["s"], ["p"], "pool"),
+            node("Flatten", ["p"], ["f"], "flat"),
+            node("Gemm", ["f", "w"], ["y"], "end"),
+        ],
+        [tensor("x", ["n", 16, 6, 6])],
+        [tensor("y", ["n", 256])],
+        {
+            "k": (rng.standard_normal((32, 16, 1, 1)) * loud()[:, None, None, None]).astype(np.float32),
+            "w": (rng.standard_normal((32, 256)) / loud()[:, None]).astype(np.float32),
+        },
+    )
+    samples = [{"x": rng.standard_normal((1, 16, 6, 6)).astype(np.float32)} for _ in range(8)]
+    _, report = float_step(proto, "smoothquant:mul=0.5", samples, octavo.W8A8)
+    assert [r.reason for r in report.refused] == ["a Flatten can't take up factors"]
+
+
 def test_a_mul_is_no_use_behind_a_tensor_that_is_made_in_8_bits() -> None:
     smoothed, report = float_step(shared(outputs=256), "smoothquant:mul=0.5", sentences(), EVERYWHERE)
     assert [r.reason for r in report.refused] == ["its input is also read by residual"]

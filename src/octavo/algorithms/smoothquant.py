@@ -85,7 +85,7 @@ class SmoothQuant:
         if not isinstance(places, str):
             return Way(tuple(places))
         outputs = sum(layer.outputs for layer in group.layers)
-        if self.mul is None or outputs < _MUL_OUTPUTS or _is_rounded(group.x, subject):
+        if self.mul is None or outputs < _MUL_OUTPUTS or group.is_lone or _is_rounded(group.x, subject):
             return places
         return Way(least=self.mul)
 
@@ -142,6 +142,7 @@ class Group:
 
     x: ir.Value
     layers: tuple[Layer, ...]
+    is_lone: bool = False  # the end of a convolutional model, which has no other linear layers
 
     @property
     def name(self) -> str:
@@ -163,7 +164,8 @@ def groups(subject: Subject) -> list[Group | Refusal]:
             refused.append(Refusal(node.name or "", "the rank of its input is not known"))
         elif layer is not None:
             found.setdefault(layer.x, []).append(layer)
-    return [*(Group(x, tuple(layers)) for x, layers in found.items()), *refused]
+    lone = len(found) == 1 and any(node.op_type == "Conv" for node in subject.plan.nodes.values())
+    return [*(Group(x, tuple(layers), lone) for x, layers in found.items()), *refused]
 
 
 @dataclass(frozen=True)
