@@ -9,6 +9,8 @@ from octavo.errors import TableError
 
 Intervals = npt.NDArray[np.int64]
 
+_FEW = 16  # intervals: one by one they are joined faster
+
 
 class Seen:
     """A set of sample indices as disjoint intervals ``[start, stop)``, joined where they touch."""
@@ -38,7 +40,7 @@ class Seen:
         """``[start, stop)`` of each, in order."""
         runs = [run for run in (*self._runs, (self._start, self._stop)) if run[0] < run[1]]
         if runs:
-            self._intervals = _joined(np.append(self._intervals, runs, axis=0))
+            self._intervals = _joined(np.array([*self._intervals.tolist(), *runs], np.int64))
             self._runs = []
         return self._intervals
 
@@ -68,8 +70,20 @@ def _joined(intervals: Intervals) -> Intervals:
     """Sorted, with those that overlap or touch made one."""
     if len(intervals) < 2:
         return intervals
+    if len(intervals) <= _FEW:
+        return _few_joined(intervals)
     intervals = intervals[np.argsort(intervals[:, 0], kind="stable")]
     reach = np.maximum.accumulate(intervals[:, 1])
     starts = np.concatenate([[True], intervals[1:, 0] > reach[:-1]])
     last = np.append(np.flatnonzero(starts)[1:] - 1, len(intervals) - 1)
     return np.stack([intervals[starts, 0], reach[last]], axis=1)
+
+
+def _few_joined(intervals: Intervals) -> Intervals:
+    found: list[list[int]] = []
+    for start, stop in sorted(intervals.tolist()):
+        if found and start <= found[-1][1]:
+            found[-1][1] = max(stop, found[-1][1])
+        else:
+            found.append([start, stop])
+    return np.array(found, np.int64)
