@@ -175,3 +175,17 @@ def test_changes_are_those_of_the_model_that_is_quantized() -> None:
     found = compare(proto, octavo.quantize(proto, SAMPLES, recipe=recipe), SAMPLES)
     known = {name for one in proto.graph.node for name in (*one.input, *one.output)}
     assert {o.tensor for c in found.culprits for o in c.change.overrides} <= known
+
+
+def test_factors_of_two_layers_undo_each_other_exactly() -> None:
+    """Behind a layer that multiplies what is left between them by a thousand it would be all that is seen."""
+    proto = block(residual=False)
+    result = octavo.quantize(proto, SAMPLES, recipe=octavo.W8A8.but(steps=("smoothquant",)))
+    found = best_match(proto, plain(result.model))[0]
+    copy = with_factors(found)
+    assert copy is not None
+    up, down = (np.asarray(copy.graph.initializers[name].const_value.numpy()) for name in ("up", "down"))
+    before = {i.name: numpy_helper.to_array(i) for i in proto.graph.initializer}
+    outputs = (up / before["up"])[0] / (up / before["up"])[0, 0]
+    inputs = (down / before["down"])[:, 0] / (down / before["down"])[0, 0]
+    np.testing.assert_allclose(outputs * inputs, 1.0, rtol=1e-4)

@@ -49,12 +49,34 @@ def with_factors(found: Matching, *, threads: int | None = None) -> ir.Model | N
     muls = _muls(found)
     divided = {layer: mul.content for mul in muls for layer in mul.layers}
     scaled = {pair: f for pair in found.pairs if (f := _of_weights(pair, divided.get(pair))) is not None}
+    scaled = _paired(scaled, divided)
     exact = {pair: replace(f, outputs=None) for pair, f in scaled.items() if pair in divided}
     for chosen in (scaled, exact) if exact else (scaled,):
         copy = _copy(found, chosen, muls) if chosen else None
         if copy is not None and _compute_the_same(found.float_view.model, copy, threads):
             return copy
     return None
+
+
+def _paired(scaled: dict[Pair, Factors], divided: Mapping[Pair, Array]) -> dict[Pair, Factors]:
+    """The same with factors of inputs that undo those of another layer's outputs exactly, if they nearly do.
+
+    Each is read off rounded weights, and what is left between two would go through the rest of the model.
+    """
+    given = [f.outputs.reshape(-1) for f in scaled.values() if f.outputs is not None]
+    found = dict(scaled)
+    for pair, factors in scaled.items():
+        if factors.inputs is None or pair in divided:
+            continue
+        inputs = factors.inputs.reshape(-1)
+        for outputs in given:
+            if outputs.size != inputs.size or (outputs == 1).all():
+                continue
+            common = float(np.median(inputs * outputs))
+            if np.median(np.abs(inputs * outputs / common - 1.0)) < _NEARLY:
+                common = 1.0 if abs(common - 1.0) < _NEARLY / 10 else common
+                found[pair] = replace(factors, inputs=(common / outputs).reshape(factors.inputs.shape))
+    return found
 
 
 def _copy(found: Matching, scaled: Mapping[Pair, Factors], muls: Sequence[_Mul]) -> ir.Model:
