@@ -35,7 +35,7 @@ from octavo.targets import target as find_target
 ModelSource = io.ModelSource
 
 # what is done where nothing is said, and how many samples it takes at least
-_USUAL_STEPS = {"smoothquant:mul=0.5": 8, "clip": 32, "bias-correction": 8}
+USUAL_STEPS = {"smoothquant:mul=0.5": 8, "clip": 32, "bias-correction": 8}
 
 
 def quantize(
@@ -114,7 +114,7 @@ def quantize(
 
 def _usual_steps(data: Any, limit: int | None) -> Iterator[str]:
     """Those that there are samples enough for; some go through them twice."""
-    for text, least in _USUAL_STEPS.items():
+    for text, least in USUAL_STEPS.items():
         once = stepping.step(text).phase is not Phase.FLOAT
         if _has(least, data, limit) and (once or can_repeat(data)):
             yield text

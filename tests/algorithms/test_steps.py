@@ -33,6 +33,10 @@ def test_options_are_read_from_the_text() -> None:
         ("smoothquant:beta=1", "has no option 'beta'"),
         ("smoothquant:alpha=big", "is no number"),
         ("smoothquant:fold=perhaps", "neither yes nor no"),
+        ("smoothquant:alpha=7", "alpha=7 is no share; take a number from 0 to 1"),
+        ("smoothquant:mul=-1", "mul=-1 is no share; take a number from 0 to 1"),
+        ("bias-correction:sequential=perhaps", "none of yes, no and auto"),
+        ("bias-correction:layers=0", "ask for one or more"),
     ],
 )
 def test_what_can_not_be_read_is_said(text: str, words: str) -> None:

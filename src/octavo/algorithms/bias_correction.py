@@ -32,6 +32,7 @@ from octavo.algorithms.quantized import QuantizedLayer, original_rows, quantized
 from octavo.algorithms.steps import Change, Phase, Refusal, StepReport, Subject
 from octavo.algorithms.wishes import Wishes
 from octavo.core.stats import State
+from octavo.errors import RecipeError
 from octavo.model.edit import Editor
 from octavo.ops import MATMUL_TO_FLOAT
 
@@ -48,6 +49,10 @@ class BiasCorrection:
 
     sequential: bool | None = None  # run the quantized model again, for the shifts of all layers before
     layers: int = 4  # that are corrected so, evenly spread; the last is one of them
+
+    def __post_init__(self) -> None:
+        if self.layers < 1:
+            raise RecipeError(f"bias-correction:layers={self.layers} corrects nothing; ask for one or more.")
 
     def prepare(self, subject: Subject) -> None:
         """Give layers a bias to correct, before the model is planned; where it costs no operator."""

@@ -30,6 +30,7 @@ from octavo.algorithms.wishes import Wishes
 from octavo.core.plan import Key
 from octavo.core.recipe import Placement
 from octavo.core.stats import State
+from octavo.errors import RecipeError
 from octavo.model import query
 from octavo.model.edit import Editor
 
@@ -51,8 +52,13 @@ class SmoothQuant:
 
     alpha: float | None = None  # None: the best of a grid, for each group of layers
     fold: bool = True  # False: a Mul is put in front of the layers instead
-    mul: float | None = None  # where nothing can be folded into: a Mul, if this share of the error goes
+    mul: float = 1.0  # where nothing can be folded into: a Mul, if so much of the error goes; all never does
     check: bool = True  # leave layers alone whose error does not fall
+
+    def __post_init__(self) -> None:
+        for name, share in (("alpha", self.alpha), ("mul", self.mul)):
+            if share is not None and not 0 <= share <= 1:
+                raise RecipeError(f"smoothquant:{name}={share:g} is no share; take a number from 0 to 1.")
 
     def prepare(self, subject: Subject) -> None:
         """Nothing has to be made ready."""
@@ -85,7 +91,7 @@ class SmoothQuant:
         if not isinstance(places, str):
             return Way(tuple(places))
         outputs = sum(layer.outputs for layer in group.layers)
-        if self.mul is None or outputs < _MUL_OUTPUTS or group.is_lone or _is_rounded(group.x, subject):
+        if self.mul == 1 or outputs < _MUL_OUTPUTS or group.is_lone or _is_rounded(group.x, subject):
             return places
         return Way(least=self.mul)
 

@@ -198,7 +198,8 @@ def step_class(name: str) -> Any:
 def _value(where: str, kind: Any, text: str) -> Any:
     if bool in (kind, *get_args(kind)) and not (text == "auto" and kind is not bool):
         if text.lower() not in ("yes", "no", "true", "false"):
-            raise RecipeError(f"{where}={text} is neither yes nor no.")
+            known = "neither yes nor no" if kind is bool else "none of yes, no and auto"
+            raise RecipeError(f"{where}={text} is {known}.")
         return text.lower() in ("yes", "true")
     if kind is str:
         return text

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from octavo.api import USUAL_STEPS
 from octavo.core.plan import Plan
 from octavo.core.qtypes import INT8
 from octavo.core.recipe import STORED, Recipe
@@ -15,7 +16,6 @@ from octavo.model import query
 from octavo.targets import Target
 
 REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
-SMOOTHED = ("smoothquant:mul=0.5", "clip", "bias-correction")
 LINEAR = frozenset({"MatMul", "Gemm"})
 FEW, MANY = 3, 16  # convolutions of a graph: with so many the first one may stay float, or the first two
 USUAL = MinMax(average=True)  # one odd sample of a hundred can make ranges five times as wide
@@ -51,7 +51,7 @@ def static_round(recipe: Recipe, plan: Plan) -> list[Candidate]:
     found = [plain, _with_steps(plain, "static, clipped", ("clip", _SHIFTS))]
     kinds = [node.op_type for node in plan.nodes.values()]
     if sum(kind in LINEAR for kind in kinds) > kinds.count("Conv"):
-        found.append(_with_steps(plain, "static, smoothed", SMOOTHED))
+        found.append(_with_steps(plain, "static, smoothed", tuple(USUAL_STEPS)))
     if isinstance(recipe.activations, Scheme) and recipe.activations.method == MinMax():
         usual = replace(plain, recipe=recipe.but(activations=recipe.activations.but(method=USUAL)))
         found.append(_with_steps(usual, "static, usual ranges", ("clip", _SHIFTS)))
