@@ -41,14 +41,14 @@ class Inputs:
         """Of each product."""
         return np.maximum(self.square - self.mean**2, 0.0)
 
-    def error(self, delta: F64) -> F64:
+    def error(self, delta: npt.NDArray[np.floating]) -> F64:
         """The mean squared value of ``delta · x`` for rows ``[group, output, product]``."""
         if self.gram is not None:
             delta = delta.astype(self.gram.dtype, copy=False)
             found = ((delta @ self.gram) * delta).sum(axis=2, dtype=np.float64)
             return np.asarray(np.maximum(found, 0.0))
-        shift = np.einsum("gok,gk->go", delta, self.mean)
-        return np.asarray(shift**2 + np.einsum("gok,gk->go", delta**2, self.variance))
+        mean, variance = (one.astype(delta.dtype)[:, :, None] for one in (self.mean, self.variance))
+        return np.asarray((delta @ mean)[:, :, 0] ** 2 + (delta**2 @ variance)[:, :, 0], np.float64)
 
     def scaled(self, factor: F64) -> Inputs:
         """The same for ``x · factor``, with a factor for each product ``[group, 1, product]``."""

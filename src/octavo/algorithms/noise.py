@@ -17,9 +17,10 @@ from octavo.core.recipe import DynamicScheme, Recipe
 from octavo.core.scheme import Scheme
 
 F64 = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.floating]  # as narrow as the weights are where they are gone through many times
 
 
-def rounded(rows: F64, scheme: Scheme) -> F64:
+def rounded(rows: Rows, scheme: Scheme) -> Rows:
     """Rows ``[group, output, product]`` after a round trip through the weights' type."""
     if scheme.qtype.is_float:
         return rows
@@ -38,11 +39,16 @@ def rounded(rows: F64, scheme: Scheme) -> F64:
             padded = rounded(blocks[None], scheme.but(granularity=PerChannel(0)))
             return padded.reshape(groups * outputs, -1)[:, :products].reshape(rows.shape)
     params = affine.from_range(low, high, scheme.but(granularity=grain))
-    scale, zero = params.scale.astype(np.float64), params.zero_point.astype(np.float64)
+    scale, zero = params.scale.astype(rows.dtype), params.zero_point.astype(rows.dtype)
     if isinstance(grain, PerChannel):
         scale, zero = scale[:, None], zero[:, None]
     bottom, top = scheme.qtype.limits(symmetric=scheme.symmetric, reduced=scheme.reduce_range)
-    return ((np.clip(np.rint(flat / scale) + zero, bottom, top) - zero) * scale).reshape(rows.shape)
+    found = flat / scale
+    np.rint(found, out=found)
+    np.maximum(found, bottom - zero, out=found)  # np.clip is slow with bounds of each row
+    np.minimum(found, top - zero, out=found)
+    found *= scale
+    return found.reshape(rows.shape)
 
 
 def step_of(low: float, high: float, recipe: Recipe) -> float:
@@ -57,13 +63,14 @@ def step_of(low: float, high: float, recipe: Recipe) -> float:
     return float(found.scale)
 
 
-def layer_error(rows: F64, inputs: Inputs, step: float, scheme: Scheme) -> F64:
+def layer_error(rows: Rows, inputs: Inputs, step: float, scheme: Scheme) -> F64:
     """The mean squared error of each output ``[group, output]``."""
     stored = rounded(rows, scheme)
-    return np.asarray(inputs.error(stored - rows) + step**2 / 12.0 * (stored**2).sum(axis=2))
+    energy = np.einsum("gok,gok->go", stored, stored)
+    return np.asarray(inputs.error(stored - rows) + step**2 / 12.0 * energy)
 
 
-def power(rows: F64, inputs: Inputs) -> F64:
+def power(rows: Rows, inputs: Inputs) -> F64:
     """How much each output varies ``[group, output]``, which errors are compared with."""
     gram = inputs.gram
     if gram is not None:

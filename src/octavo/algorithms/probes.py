@@ -63,6 +63,8 @@ class _Probes:
         self._is_sized = all(_is_sized(value) for value in model.graph.inputs)
         self.nodes: list[ir.Node] = []
         self.needs: dict[str, Need] = {}
+        self._columns: dict[ir.Value, ir.Value] = {}
+        self._squares: dict[ir.Value, ir.Value] = {}
 
     def remove(self) -> None:
         """Take all of it away."""
@@ -93,7 +95,7 @@ class _Probes:
             return
         x, need = self._vectors(layer), Need(totals=True, some=apart or layer.is_conv)
         self._summed(x, names["sum"], need)
-        self._summed(self.node("Mul", [x, x]), names["square"], need)
+        self._summed(self._squared(x), names["square"], need)
         self._counted(x, names["size"], need)
 
     def _summed(self, vectors: ir.Value, name: str, need: Need | None = None) -> None:
@@ -133,15 +135,18 @@ class _Probes:
 
     def classes(self, classes: Classes) -> None:
         """Histograms of each class of channels, apart by the loudness of all channels."""
-        names, value = class_names(classes), self._thinned(classes)
+        names, axis, value = class_names(classes), classes.axis, self._thinned(classes)
         if query.element_type(classes.value) != _FLOAT:
             value = self.node("Cast", [value], {"to": int(_FLOAT)})
-        power = self.node("ReduceMean", [self.node("Mul", [value, value])], {"keepdims": 0})
+        rank = query.rank(classes.value)
+        if len(names) > 1 and rank is not None and axis % rank == rank - 1:
+            value, axis = self._in_columns(value, sum(map(len, classes.channels))), 2
+        power = self.node("ReduceMean", [self._squared(value)], {"keepdims": 0})
         power = self.node("Reshape", [power, self._shape(1)])
         for name, channels in zip(names, classes.channels or ((),), strict=True):
             part = value
             if len(names) > 1:
-                part = self.node("Gather", [value, self._shape(*channels)], {"axis": classes.axis})
+                part = self.node("Gather", [value, self._shape(*channels)], {"axis": axis})
             row = self.node("Reshape", [part, self._shape(-1)])
             self.note(name, "Concat", [power, row], {"axis": 0}, Need(loudness=True, some=True))
 
@@ -167,12 +172,23 @@ class _Probes:
     def _vectors(self, layer: Layer) -> ir.Value:
         """The layer's input as ``[N, group, product, place]``."""
         if not layer.is_conv:
-            rows = self.node("Reshape", [layer.x, self._shape(1, 1, -1, layer.inputs)])
-            return self.node("Transpose", [rows], {"perm": [0, 1, 3, 2]})
+            return self._in_columns(layer.x, layer.inputs)
         x = layer.x if _is_plain(layer) else self._unfolded(layer)
         found = self.node("Reshape", [x, self._shape(0, layer.groups, layer.products, -1)])
         step = _step(layer)
         return self._every(found, 3, step) if step > 1 else found
+
+    def _in_columns(self, x: ir.Value, channels: int) -> ir.Value:
+        """A tensor with its channels last as ``[1, 1, channel, place]``: those of a channel lie together."""
+        if x not in self._columns:
+            rows = self.node("Reshape", [x, self._shape(1, 1, -1, channels)])
+            self._columns[x] = self.node("Transpose", [rows], {"perm": [0, 1, 3, 2]})
+        return self._columns[x]
+
+    def _squared(self, x: ir.Value) -> ir.Value:
+        if x not in self._squares:
+            self._squares[x] = self.node("Mul", [x, x])
+        return self._squares[x]
 
     def _unfolded(self, layer: Layer) -> ir.Value:
         taps = int(np.prod(layer.kernel))

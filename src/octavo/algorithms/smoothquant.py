@@ -104,7 +104,8 @@ class SmoothQuant:
         extremes, inputs = channels_of(group.x, stats), inputs_of(group.layers[0], stats)
         if extremes is None or inputs is None:
             return Refusal(group.name, "nothing is known of its input")
-        problem = Problem(*extremes, inputs, [layer.rows() for layer in group.layers], subject)
+        rows = [layer.rows().astype(np.float32) for layer in group.layers]
+        problem = Problem(*extremes, inputs, rows, subject)
         before = problem.error(np.ones(inputs.mean.shape[1]))
         alphas = GRID if self.alpha is None else (self.alpha,)
         tried = [(problem.error(problem.factors(alpha)), alpha) for alpha in alphas]
@@ -181,7 +182,7 @@ class Problem:
     low: F64
     high: F64
     inputs: Inputs
-    rows: Sequence[F64]
+    rows: Sequence[npt.NDArray[np.float32]]
     subject: Subject
 
     def factors(self, alpha: float) -> F64:
@@ -210,5 +211,6 @@ class Problem:
         seen = self.inputs.scaled(1.0 / factors[None, None, :])
         total = 0.0
         for rows, power in zip(self.rows, self.powers, strict=True):
-            total += noise.share(noise.layer_error(rows * factors, seen, step, recipe.weights), power)
+            scaled = rows * factors.astype(np.float32)
+            total += noise.share(noise.layer_error(scaled, seen, step, recipe.weights), power)
         return total / len(self.rows)
