@@ -110,10 +110,13 @@ class _Probes:
         """Sums over what each tap of a kernel reads of a map; of squares, a share of those of the channel."""
         need = Need(totals=True, some=True)
         *first, last = reach.axes
-        found = self.node("ReduceSum", [x, self._axes(0)], {"keepdims": 0})  # there may be no picture at all
-        for one in first:
-            found = self.node("MatMul", [self._matrix(one), found])
-        self.note(names["sum"], "MatMul", [found, self._matrix(last.T)], {}, need)
+        swept = self.node("MatMul", [x, self._matrix(last.T)])
+        pictures = self._axes(0)  # there may be none at all, which a product from the left would not take
+        if first:
+            swept = self.node("ReduceSum", [swept, pictures], {"keepdims": 0})
+            self.note(names["sum"], "MatMul", [self._matrix(first[0]), swept], {}, need)
+        else:
+            self.note(names["sum"], "ReduceSum", [swept, pictures], {"keepdims": 0}, need)
         operands, attributes = self._reduction(x, [0, *(2 + axis for axis in range(len(reach.axes)))])
         squares = self.node("ReduceSumSquare", operands, attributes)
         squares = self.node("Reshape", [squares, self._shape(-1, 1)])

@@ -152,7 +152,9 @@ def _as_array(value: Any, spec: InputSpec, where: str) -> Array:
             f"{where} an array of Python objects was given ({type(value).__name__}); give a plain numpy "
             f"array of {spec.dtype}."
         )
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array if array.flags.c_contiguous else array.copy()  # everything behind is faster that way
 
 
 def _plain(value: Any) -> Any:
