@@ -14,7 +14,9 @@ from octavo import calibration, pipeline
 from octavo.algorithms.inputs import Inputs, inputs_of
 from octavo.algorithms.layers import Layer, layer_of
 from octavo.algorithms.probes import probed
-from octavo.algorithms.wishes import Wishes
+from octavo.algorithms.wishes import Classes, Wishes, class_names
+from octavo.calibration.methods.spread import Spread
+from octavo.calibration.observers import LoudnessState
 from octavo.model import io
 
 from .nets import pictures
@@ -140,3 +142,35 @@ def test_channels_on_the_last_axis_are_all_looked_at() -> None:
     result = octavo.quantize(proto, samples)
     exact, found = run(proto, samples[0])["y"], run(io.to_proto(result.model), samples[0])["y"]
     assert 10 * np.log10(np.sum(exact**2) / np.sum((exact - found) ** 2)) > 25
+
+
+@pytest.mark.parametrize("dims", [(5, 6), (2, 5, 6)])
+def test_classes_of_channels_on_the_last_axis_have_the_values_of_their_channels(
+    dims: tuple[int, ...],
+) -> None:
+    rng = np.random.default_rng(2)
+    samples = [{"x": (rng.standard_normal(dims) * np.arange(1, 7)).astype(np.float32)} for _ in range(3)]
+    w = {"w": rng.standard_normal((6, 4)).astype(np.float32)}
+    open_dims = ["n", *dims[1:]]
+    proto = model([node("MatMul", ["x", "w"], ["y"], "fc")], [tensor("x", open_dims)], [tensor("y", None)], w)
+    loaded = io.load(proto)
+    pipeline.ready(loaded, 17, None)
+    layer = layer_of(loaded.graph[0])
+    assert isinstance(layer, Layer)
+    classes = Classes(loaded.graph.inputs[0], -1, ((5, 1), (0, 2, 3, 4)))
+    wishes = Wishes()
+    wishes.moments_of([layer], gram=False)
+    wishes.classes_of(classes)
+    with probed(loaded, wishes) as needs:
+        stats = calibration.collect(loaded, needs, [*samples, {"x": samples[0]["x"][:0]}])
+    values = np.stack([sample["x"].reshape(-1, 6) for sample in samples])
+    for name, channels in zip(class_names(classes), classes.channels, strict=True):
+        state = stats[name]
+        assert isinstance(state, LoudnessState)
+        seen = values[:, :, list(channels)]
+        assert (state.low, state.high, state.count) == (seen.min(), seen.max(), 3)
+        counted = sum(Spread.of(one).counts.sum() for one in state.groups.values())
+        assert counted == pytest.approx(seen.size)
+    found = inputs_of(layer, stats)
+    assert found is not None
+    np.testing.assert_allclose(found.mean[0], values.reshape(-1, 6).mean(axis=0), rtol=1e-4, atol=1e-6)

@@ -26,6 +26,7 @@ from octavo.model.tensors import KINDS
 
 _SMALL = 4096  # bytes; constants up to this size are shown to inference, which reads shapes from them
 _PATIENCE = 300  # seconds for symbolic inference
+_STILL_OPEN = "shapes that only it tells stay open, and what needs them stays float"
 
 
 def infer(model: ir.Model, message: onnx.ModelProto | None = None) -> tuple[int, list[str]]:
@@ -36,7 +37,7 @@ def infer(model: ir.Model, message: onnx.ModelProto | None = None) -> tuple[int,
     try:
         inferred = onnx.shape_inference.infer_shapes(_without_weights(model, message), data_prop=True)
     except Exception as error:  # the C++ side raises many kinds
-        return 0, [f"ONNX shape inference stopped: {_first_line(error)}"]
+        return 0, [f"ONNX shape inference stopped ({_first_line(error)}); {_STILL_OPEN}."]
     return _merge(model, inferred), []
 
 
@@ -63,12 +64,12 @@ def infer_symbolically(model: ir.Model, settings: Mapping[str, int] | None = Non
             )
             inferred = onnx.load(target, load_external_data=False)
         except subprocess.TimeoutExpired:
-            return 0, [f"Symbolic shape inference did not end within {_PATIENCE} s."]
+            return 0, [f"Symbolic shape inference did not end within {_PATIENCE} s; {_STILL_OPEN}."]
         except subprocess.CalledProcessError as error:
             lines = error.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-            return 0, [f"Symbolic shape inference stopped: {lines[-1]}"]
+            return 0, [f"Symbolic shape inference stopped ({lines[-1]}); {_STILL_OPEN}."]
         except OSError as error:
-            return 0, [f"Symbolic shape inference could not be run: {error}"]
+            return 0, [f"Symbolic shape inference could not be run ({error}); {_STILL_OPEN}."]
     return _merge(model, inferred), []
 
 
