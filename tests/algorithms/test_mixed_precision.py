@@ -54,6 +54,27 @@ def test_the_layer_that_8_bits_break_stays_float() -> None:
     )
 
 
+def test_what_stands_before_an_absorbed_clamp_is_not_rounded_instead() -> None:
+    """Before the Relu the range is 40 times as wide: to round there would be worse than behind it."""
+    proto, samples = loud_input()
+    low = np.zeros(16, np.float32)
+    low[2] = -10_000
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(low, "low"))
+    proto.graph.node[0].input.append("low")
+    proto.graph.node.insert(1, node("Relu", ["a"], ["r"], "relu"))
+    proto.graph.node[2].input[0] = "r"
+    recipe = EVERYWHERE.but(steps=("mixed-precision",))
+    plain = octavo.quantize(proto, samples, recipe=EVERYWHERE)
+    assert "relu" in plain.plan.absorbed
+    result = octavo.quantize(proto, samples, recipe=recipe)
+    (change,) = result.steps[0].changed
+    assert change.layer == "broken" and change.what.startswith("float with its input, ")
+    assert set(result.plan.nodes) == {"last"}
+    assert {key.tensor for key in result.plan.entries}.isdisjoint({"a", "r"})
+    fresh = pictures(4, seed=5)
+    assert error(proto, samples, fresh, recipe) < 0.1 * error(proto, samples, fresh, EVERYWHERE)
+
+
 def test_a_layer_whose_input_is_rounded_for_it_alone_goes_by_itself() -> None:
     rng = np.random.default_rng(0)
     loud = np.ones(16, np.float32)

@@ -105,7 +105,8 @@ class MixedPrecision:
             return Change(copy.name, f"float, {before.sqnr:.1f} dB before", before.share, 0.0)
         if alone.sqnr >= least:
             return Change(copy.name, f"float, {_dbs(before, alone)}", before.share, alone.share)
-        subject.changes.tensors[key.tensor] = reason.replace(" it ", f" {copy.name} ")
+        for tensor in _before_clamp(key.tensor, subject):
+            subject.changes.tensors[tensor] = reason.replace(" it ", f" {copy.name} ")
         what = f"float with its input, {before.sqnr:.1f} dB before"
         return Change(copy.name, what, before.share, 0.0)
 
@@ -128,6 +129,15 @@ def _level_key(copy: Replica, subject: Subject) -> Key | None:
     """The tensor that the layer reads, if it is quantized for every reader, and so for a float one too."""
     key = subject.plan.lookup(copy.layer.x.name or "", copy.layer.name)
     return subject.plan.root(key) if key is not None and key.reader is None else None
+
+
+def _before_clamp(tensor: str, subject: Subject) -> list[str]:
+    """A tensor, and what an absorbed clamp makes it of: to round that instead would be worse still."""
+    value = _value(tensor, subject.model)
+    clamp = value.producer() if value is not None else None
+    if clamp is None or clamp.name not in subject.plan.absorbed or clamp.inputs[0] is None:
+        return [tensor]
+    return [tensor, clamp.inputs[0].name or ""]
 
 
 def _takes_wide(copy: Replica, subject: Subject) -> bool:
