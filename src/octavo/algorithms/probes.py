@@ -138,9 +138,10 @@ class _Probes:
 
     def classes(self, classes: Classes) -> None:
         """Histograms of each class of channels, apart by the loudness of all channels."""
-        names, axis, value = class_names(classes), classes.axis, self._thinned(classes)
-        if query.element_type(classes.value) != _FLOAT:
+        names, axis, value = class_names(classes), classes.axis, classes.value
+        if query.element_type(value) != _FLOAT:
             value = self.node("Cast", [value], {"to": int(_FLOAT)})
+        value = self._thinned(value, classes)
         rank = query.rank(classes.value)
         if len(names) > 1 and rank is not None and axis % rank == rank - 1:
             value, axis = self._in_columns(value, sum(map(len, classes.channels))), 2
@@ -153,13 +154,12 @@ class _Probes:
             row = self.node("Reshape", [part, self._shape(-1)])
             self.note(name, "Concat", [power, row], {"axis": 0}, Need(loudness=True, some=True))
 
-    def _thinned(self, classes: Classes) -> ir.Value:
-        """Some places of a large map, which has its channels on axis 1."""
-        value = classes.value
-        step = self._lattices.get(value.name or "", 1) if not classes.channels or classes.axis == 1 else 1
-        for axis in (2, 3) if step > 1 else ():
-            value = self._every(value, axis, step)
-        return value
+    def _thinned(self, value: ir.Value, classes: Classes) -> ir.Value:
+        """Some places of a large map, which has its channels on axis 1; pooling takes any layout as it is."""
+        step = self._lattices.get(classes.value.name or "", 1)
+        if step == 1 or (classes.channels and classes.axis != 1):
+            return value
+        return self.node("MaxPool", [value], {"kernel_shape": [1, 1], "strides": [step, step]})
 
     def _every(self, value: ir.Value, axis: int, step: int) -> ir.Value:
         """Every so many-th entry along an axis."""
