@@ -187,7 +187,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_the_same_bits(engine: str
 
 def test_an_interrupted_run_keeps_what_is_finished(folder: Path) -> None:
     def progress(phase: str, done: int, total: int | None) -> None:
-        if done >= 6:
+        if done >= 12:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

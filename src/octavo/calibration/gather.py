@@ -47,8 +47,16 @@ def gather(
     if kept is not None:
         pile.add(kept)
     done = kept.origin.spans if kept is not None and kept.origin is not None else ()
-    shards = Shards(feeds, first, stop, done, engine.workers)
     total = None if stop is None else stop - first
+    begun = 0  # samples of the shard that is under way here
+
+    def tell() -> None:
+        nonlocal begun
+        begun += 1
+        if progress is not None:
+            progress(pile.samples + begun, total)
+
+    shards = Shards(feeds, first, stop, done, engine.workers, tell)
     job = Calibration(
         model,
         needs,
@@ -62,6 +70,7 @@ def gather(
     try:
         for _, stats in engine.map(job, shards):
             pile.add(stats)
+            begun = 0
             if progress is not None:
                 progress(pile.samples, total)
             if keeper.due():

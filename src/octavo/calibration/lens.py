@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import onnx_ir as ir
 from octavo.calibration import trust
 from octavo.calibration.augment import Augmented, augment
 from octavo.calibration.blocked import blocked
+from octavo.calibration.lanes import Lanes, Outputs
 from octavo.calibration.notes import Notes
 from octavo.calibration.observation import Wanted
 from octavo.core import scratch
@@ -37,9 +39,10 @@ class Lens:
         needs: Mapping[str, Need],
         few: bool,
         files: contextlib.ExitStack,
+        lanes: Lanes,
         options: Mapping[str, Any],
     ) -> None:
-        self._model, self._needs, self._files = model, needs, files
+        self._model, self._needs, self._files, self._lanes = model, needs, files, lanes
         self._few, self._options = few, {**options, "optimize": not few}
         self._wanted = wanted_of(model, needs)
         self._trusting = not few
@@ -67,9 +70,22 @@ class Lens:
         """Take in one sample; ``at`` is its number among those that are looked at closely, if it is one."""
         if self._opened is None and not self.open():
             return
-        session, asked = self._opened  # type: ignore[misc]
+        session = self._opened[0]  # type: ignore[index]
+        self._lanes.put(partial(session.run, feed), partial(self._note, session, feed, index, at))
+
+    def _note(
+        self,
+        session: Session,
+        feed: Mapping[str, npt.NDArray[Any]],
+        index: int,
+        at: int | None,
+        outputs: Outputs,
+    ) -> None:
+        """Note what a session gave; where another was opened meanwhile, what that one gives."""
+        current, asked = self._opened  # type: ignore[misc]
+        if session is not current:
+            outputs = current.run(feed)
         notes = self._notes = self._notes or Notes(asked, self._needs)
-        outputs = session.run(feed)
         row = notes.read(outputs)
         while self._trusting and self._look_closer(notes, row):
             outputs = self._opened[0].run(feed)  # type: ignore[index]
@@ -155,7 +171,7 @@ def _open(
 ) -> tuple[Session, Augmented] | None:
     """The augmented model in a session, and what its outputs are; None where nothing can be observed.
 
-    Mapped weights are not copied.
+    Mapped weights are not copied. Threads that wait for work sleep: other runs have something to do.
     """
     initializers = model.graph.initializers
     inline = sum(
@@ -168,7 +184,7 @@ def _open(
         asked = augment(proto, wanted, together=together)
         if not asked:
             return None
-        config = dict(NO_SPINNING) if together else {}  # the time is in opening it
+        config = dict(NO_SPINNING)
         used = {name: value for name, value in initializers.items() if name in asked.used}
         handover.fill(proto, used, config)
         return Session.open(proto.SerializeToString(), config=config, **options), asked
@@ -179,4 +195,4 @@ def _open(
     if not asked:
         return None
     path.write_bytes(proto.SerializeToString())
-    return Session.open(path, **options), asked
+    return Session.open(path, config=NO_SPINNING, **options), asked

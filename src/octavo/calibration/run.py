@@ -12,6 +12,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.calibration.data import Data, Feeds, copied
+from octavo.calibration.engines.engine import cores
+from octavo.calibration.lanes import Lanes
 from octavo.calibration.lens import Lens
 from octavo.calibration.sampling import all_closely, number_of, strided
 from octavo.core.stats import Need, Stats
@@ -23,7 +25,6 @@ Progress = Callable[[int, int | None], None]
 _FEW = 100  # nodes for a sample: in a graph of more, optimizing takes longer than it saves
 _AHEAD = 8  # samples that are looked at ahead to find out whether there are few
 _TWICE_MOST = 1 << 28  # bytes of weights; a model with more is not held in two sessions
-_HELD, _HELD_MOST = 16, 1 << 26  # samples, and bytes
 
 
 def collect(
@@ -91,8 +92,9 @@ class Collector:
         always = {tensor: need for tensor, need in needs.items() if not need.some}
         differ = len(always) < len(needs) and not (few or all_closely(total))
         differ = differ and io.held_bytes(model) <= _TWICE_MOST
-        self._closely = Lens(model, needs, few, self._files, options)
-        self._briefly = Lens(model, always, few, self._files, options) if differ else None
+        self._lanes = Lanes(wide=_is_wide(**options))
+        self._closely = Lens(model, needs, few, self._files, self._lanes, options)
+        self._briefly = Lens(model, always, few, self._files, self._lanes, options) if differ else None
         with contextlib.ExitStack() as on_failure:
             on_failure.push(self._files)
             self._is_open = self._closely.open()
@@ -105,6 +107,7 @@ class Collector:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._lanes.close()
         self._closely.close()
         if self._briefly is not None:
             self._briefly.close()
@@ -124,57 +127,27 @@ class Collector:
         """What the tensors' values are on these samples, the first of which has the index ``first``."""
         if not self:
             return Stats()
+        self._lanes.forget()
         self._closely.forget()
         if self._briefly is not None:
             self._briefly.forget()
-        done, held = 0, _Held()
+        done = 0
         for index, feed in enumerate(feeds, first):
             at = number_of(index, self._total)
-            if self._briefly is None:
-                self._closely.look(feed, index, at)
-            elif at is None:
-                self._briefly.look(feed, index, at)
-            else:
-                held.add(feed, index, at)
-                if not held.is_full:
-                    continue
-                done += held.show(self._closely) - 1
+            lens = self._closely if at is not None or self._briefly is None else self._briefly
+            lens.look(copied(feed), index, at)  # arrays may be used again for the next
             done += 1
             if progress is not None:
                 progress(done)
-        left = held.show(self._closely)
-        done += left
-        if left and progress is not None:
-            progress(done)
+        self._lanes.settle()
         found = Stats(self._closely.states())
         if self._briefly is not None:
             found = found.merge(Stats(self._briefly.states()))
         return Stats(found, done)
 
 
-class _Held:
-    """Samples for one of two sessions, which are shown to it several at a time.
-
-    Threads of a session wait awake for a while, and would take the processor from those of the other.
-    """
-
-    def __init__(self) -> None:
-        self._samples: list[tuple[dict[str, npt.NDArray[Any]], int, int]] = []
-
-    def add(self, feed: Mapping[str, npt.NDArray[Any]], index: int, at: int) -> None:
-        """Keep a copy of a sample: its arrays may be used again for the next."""
-        self._samples.append((copied(feed), index, at))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it is time to show the samples."""
-        held = sum(values.nbytes for feed, _, _ in self._samples for values in feed.values())
-        return len(self._samples) >= _HELD or held > _HELD_MOST
-
-    def show(self, lens: Lens) -> int:
-        """Show the samples, in order, and forget them; returns how many there were."""
-        count = len(self._samples)
-        for sample in self._samples:
-            lens.look(*sample)
-        self._samples.clear()
-        return count
+def _is_wide(
+    threads: int | None = None, providers: Sequence[str] | None = None, custom_ops: Sequence[object] = ()
+) -> bool:
+    """Whether two runs at a time are any use, and safe whatever a custom operator does."""
+    return (threads or cores()) > 1 and not custom_ops and set(providers or ()) <= {"CPUExecutionProvider"}

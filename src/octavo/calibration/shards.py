@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -25,7 +25,7 @@ Sample: TypeAlias = dict[str, npt.NDArray[Any]]
 
 MOST, MOST_OF_MANY = 32, 128  # samples of a shard; with many workers the one who merges has less to do
 _UNKNOWN = 8  # samples of a shard where nobody knows how many there are
-_EACH = 8  # shards for each worker, so that none waits long for the last
+_EACH = 4  # shards for each worker, so that none waits long for the last
 _LIGHT = 128 << 20  # bytes; data that takes more to send is read here
 
 
@@ -45,9 +45,16 @@ class Shards:
     """The samples of some spans of the data, as shards."""
 
     def __init__(
-        self, feeds: Watched, first: int, stop: int | None, done: Sequence[Span], workers: int
+        self,
+        feeds: Watched,
+        first: int,
+        stop: int | None,
+        done: Sequence[Span],
+        workers: int,
+        tell: Callable[[], None] | None = None,
     ) -> None:
-        self._feeds = feeds
+        """``tell`` is called whenever the work here, in this process, asks for one more sample."""
+        self._feeds, self._tell = feeds, tell
         self._end = stop
         self._gaps = missing(first, stop, done)
         left = sum(end - begin for begin, end in self._gaps if end is not None)
@@ -88,6 +95,7 @@ class Shards:
 
     def elsewhere(self) -> Iterable[Shard]:
         """The shards that are left, for other processes."""
+        self._tell = None
         if self._end is not None and can_travel(self._feeds):
             self._feeds.peek()
             return list(itertools.islice(self._spans(), self._drawn, None))
@@ -106,6 +114,8 @@ class Shards:
             if self._at > first:
                 marks.append(mark(self._at - 1, digest))
                 yield sample
+                if self._tell is not None:
+                    self._tell()
 
 
 @dataclass(frozen=True)

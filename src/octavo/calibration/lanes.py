@@ -1,0 +1,75 @@
+"""Two samples at a time: the runtime works on the next ones while what it gave for the last is looked at.
+
+The runtime seldom keeps two cores busy with one sample, and none while Python counts. So runs are handed to
+threads, a few ahead, and their results are taken in the order of the samples. A run that takes long by
+itself, or gives much, has the cores and the memory for itself: the first one tells.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+Outputs: TypeAlias = Mapping[str, npt.NDArray[Any]]
+Run: TypeAlias = Callable[[], Outputs]
+Then: TypeAlias = Callable[[Outputs], None]
+
+_WIDE = 2  # runs at a time
+_QUICK = 0.5  # seconds of the first run; what takes longer uses its threads well, and much memory
+_SMALL = 1 << 26  # bytes that a run gives
+
+
+class Lanes:
+    """Runs under way, and what is to be done with what they give."""
+
+    def __init__(self, *, wide: bool) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._waiting: deque[tuple[Future[Outputs], Then]] = deque()
+        self._may = wide
+
+    def put(self, run: Run, then: Then) -> None:
+        """Run it, now or soon; ``then`` gets the result in this thread, after those that came before."""
+        if self._may and self._pool is None:
+            self._try(run, then)
+        elif self._pool is None:
+            then(run())
+        else:
+            self._waiting.append((self._pool.submit(run), then))
+            while len(self._waiting) > _WIDE:
+                self._take()
+
+    def _try(self, run: Run, then: Then) -> None:
+        """The first run, by itself."""
+        begun = time.monotonic()
+        outputs = run()
+        took = time.monotonic() - begun
+        self._may = took < _QUICK and sum(values.nbytes for values in outputs.values()) < _SMALL
+        if self._may:
+            self._pool = ThreadPoolExecutor(_WIDE, thread_name_prefix="octavo-lane")
+        then(outputs)
+
+    def _take(self) -> None:
+        future, then = self._waiting.popleft()
+        then(future.result())
+
+    def settle(self) -> None:
+        """Wait for all that is under way."""
+        while self._waiting:
+            self._take()
+
+    def forget(self) -> None:
+        """Drop what is under way."""
+        for future, _ in self._waiting:
+            future.cancel()
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self.forget()
+        if self._pool is not None:
+            self._pool.shutdown()
