@@ -174,3 +174,21 @@ def test_classes_of_channels_on_the_last_axis_have_the_values_of_their_channels(
     found = inputs_of(layer, stats)
     assert found is not None
     np.testing.assert_allclose(found.mean[0], values.reshape(-1, 6).mean(axis=0), rtol=1e-4, atol=1e-6)
+
+
+def test_squares_of_a_large_map_are_those_of_some_of_its_places() -> None:
+    rng = np.random.default_rng(4)
+    x = (rng.standard_normal((2, 8, 65, 63)) * np.arange(1, 9)[:, None, None]).astype(np.float32)
+    conv = node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
+    proto = model([conv], [tensor("x", [2, 8, 65, 63])], [tensor("y", None)],
+                  {"w": rng.standard_normal((4, 8, 3, 3)).astype(np.float32)})  # fmt: skip
+    found = moments_of(proto, "conv", [{"x": x}], gram=False)
+    assert found is not None
+    patches = sliding_window_view(
+        np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), axis=(2, 3)
+    )
+    np.testing.assert_allclose(found.mean[0], patches.mean(axis=(0, 2, 3)).reshape(-1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.square[0], (patches**2).mean(axis=(0, 2, 3)).reshape(-1), rtol=0.1)
+    even = moments_of(proto, "conv", [{"x": np.ones_like(x)}], gram=False)
+    assert even is not None
+    assert even.square[0, 4] == pytest.approx(1.0)  # the middle of the kernel reads no padding
