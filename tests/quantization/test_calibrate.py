@@ -292,7 +292,7 @@ def test_memory_does_not_grow_with_the_samples() -> None:
         tracemalloc.stop()
         return found
 
-    few, many = peak(3), peak(12)
+    few, many = peak(6), peak(24)
     assert many < 1.3 * few
 
 

@@ -2,7 +2,7 @@
 
 The runtime seldom keeps two cores busy with one sample, and none while Python counts. So runs are handed to
 threads, a few ahead, and their results are taken in the order of the samples. A run that takes long by
-itself, or gives much, has the cores and the memory for itself: the first one tells.
+itself, or reads or gives much, has the cores and the memory for itself: the first one tells.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Then: TypeAlias = Callable[[Outputs], None]
 
 _WIDE = 2  # runs at a time
 _QUICK = 0.5  # seconds of the first run; what takes longer uses its threads well, and much memory
-_SMALL = 1 << 26  # bytes that a run gives
+_SMALL = 1 << 26  # bytes that a run reads and gives
 
 
 class Lanes:
@@ -32,10 +32,18 @@ class Lanes:
         self._waiting: deque[tuple[Future[Outputs], Then]] = deque()
         self._may = wide
 
-    def put(self, run: Run, then: Then) -> None:
-        """Run it, now or soon; ``then`` gets the result in this thread, after those that came before."""
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a run may still be under way when :meth:`put` is done with it."""
+        return self._pool is not None
+
+    def put(self, run: Run, then: Then, size: int = 0) -> None:
+        """Run it, now or soon; ``then`` gets the result in this thread, after those that came before.
+
+        ``size`` is the number of bytes that it reads.
+        """
         if self._may and self._pool is None:
-            self._try(run, then)
+            self._try(run, then, size)
         elif self._pool is None:
             then(run())
         else:
@@ -43,12 +51,12 @@ class Lanes:
             while len(self._waiting) > _WIDE:
                 self._take()
 
-    def _try(self, run: Run, then: Then) -> None:
+    def _try(self, run: Run, then: Then, size: int) -> None:
         """The first run, by itself."""
         begun = time.monotonic()
         outputs = run()
         took = time.monotonic() - begun
-        self._may = took < _QUICK and sum(values.nbytes for values in outputs.values()) < _SMALL
+        self._may = took < _QUICK and size + bytes_of(outputs) < _SMALL
         if self._may:
             self._pool = ThreadPoolExecutor(_WIDE, thread_name_prefix="octavo-lane")
         then(outputs)
@@ -73,3 +81,8 @@ class Lanes:
         self.forget()
         if self._pool is not None:
             self._pool.shutdown()
+
+
+def bytes_of(arrays: Outputs) -> int:
+    """What some arrays take."""
+    return sum(values.nbytes for values in arrays.values())

@@ -16,7 +16,8 @@ import onnx_ir as ir
 from octavo.calibration import trust
 from octavo.calibration.augment import Augmented, augment
 from octavo.calibration.blocked import blocked
-from octavo.calibration.lanes import Lanes, Outputs
+from octavo.calibration.data import copied
+from octavo.calibration.lanes import Lanes, Outputs, bytes_of
 from octavo.calibration.notes import Notes
 from octavo.calibration.observation import Wanted
 from octavo.core import scratch
@@ -71,7 +72,10 @@ class Lens:
         if self._opened is None and not self.open():
             return
         session = self._opened[0]  # type: ignore[index]
-        self._lanes.put(partial(session.run, feed), partial(self._note, session, feed, index, at))
+        if self._lanes.is_ahead:
+            feed = copied(feed)  # its arrays may be used again for the next
+        then = partial(self._note, session, feed, index, at)
+        self._lanes.put(partial(session.run, feed), then, bytes_of(feed))
 
     def _note(
         self,

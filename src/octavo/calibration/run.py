@@ -135,7 +135,7 @@ class Collector:
         for index, feed in enumerate(feeds, first):
             at = number_of(index, self._total)
             lens = self._closely if at is not None or self._briefly is None else self._briefly
-            lens.look(copied(feed), index, at)  # arrays may be used again for the next
+            lens.look(feed, index, at)
             done += 1
             if progress is not None:
                 progress(done)
