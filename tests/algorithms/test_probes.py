@@ -176,19 +176,24 @@ def test_classes_of_channels_on_the_last_axis_have_the_values_of_their_channels(
     np.testing.assert_allclose(found.mean[0], values.reshape(-1, 6).mean(axis=0), rtol=1e-4, atol=1e-6)
 
 
-def test_squares_of_a_large_map_are_those_of_some_of_its_places() -> None:
-    rng = np.random.default_rng(4)
-    x = (rng.standard_normal((2, 8, 65, 63)) * np.arange(1, 9)[:, None, None]).astype(np.float32)
-    conv = node("Conv", ["x", "w"], ["y"], "conv", pads=[1, 1, 1, 1])
-    proto = model([conv], [tensor("x", [2, 8, 65, 63])], [tensor("y", None)],
-                  {"w": rng.standard_normal((4, 8, 3, 3)).astype(np.float32)})  # fmt: skip
-    found = moments_of(proto, "conv", [{"x": x}], gram=False)
-    assert found is not None
-    patches = sliding_window_view(
-        np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), axis=(2, 3)
-    )
-    np.testing.assert_allclose(found.mean[0], patches.mean(axis=(0, 2, 3)).reshape(-1), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found.square[0], (patches**2).mean(axis=(0, 2, 3)).reshape(-1), rtol=0.1)
-    even = moments_of(proto, "conv", [{"x": np.ones_like(x)}], gram=False)
-    assert even is not None
-    assert even.square[0, 4] == pytest.approx(1.0)  # the middle of the kernel reads no padding
+def test_channels_of_a_layer_behind_a_pooling_are_not_those_of_the_tensor() -> None:
+    """The product reads 7 columns, and what is quantized in front of the pooling has 15 of them."""
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal((7, 6)) * 10.0 ** -np.arange(7)[:, None]
+    arrays = {
+        "w0": rng.standard_normal((4, 4, 3, 3)).astype(np.float32),
+        "w1": weight.astype(np.float32),
+        "w2": rng.standard_normal((2, 4, 3, 3)).astype(np.float32),
+    }
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"], "conv", pads=[1, 1, 1, 1]),
+        node("MaxPool", ["a"], ["b"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        node("MatMul", ["b", "w1"], ["c"], "fc"),
+        node("Conv", ["c", "w2"], ["y"], "last", pads=[1, 1, 1, 1]),
+    ]
+    proto = model(nodes, [tensor("x", [1, 4, 8, 15])], [tensor("y", None)], arrays)
+    samples = [{"x": rng.standard_normal((1, 4, 8, 15)).astype(np.float32)} for _ in range(32)]
+    recipe = octavo.W8A8.but(placement=octavo.Placement.EVERYWHERE, steps=("clip",))
+    result = octavo.quantize(proto, samples, recipe=recipe)
+    exact, found = run(proto, samples[0])["y"], run(io.to_proto(result.model), samples[0])["y"]
+    assert 10 * np.log10(np.sum(exact**2) / np.sum((exact - found) ** 2)) > 20

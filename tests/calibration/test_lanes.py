@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,10 +12,14 @@ from builders import model, node, tensor
 
 from octavo import calibration
 from octavo.calibration import lanes as lanes_module
+from octavo.calibration.gather import _Pile
 from octavo.calibration.lanes import Lanes, Outputs
-from octavo.core.stats import Need
+from octavo.calibration.shards import Portion, Shards
+from octavo.calibration.watched import Watched
+from octavo.core.stats import Need, Stats
 from octavo.errors import DataError
 from octavo.model import io
+from octavo.model.session import InputSpec
 
 
 def outputs(number: int) -> Outputs:
@@ -38,7 +43,7 @@ def taken(lanes: Lanes, delays: list[float]) -> list[int]:
 def test_results_are_taken_in_the_order_of_the_samples(wide: bool) -> None:
     lanes = Lanes(wide=wide)
     assert taken(lanes, [0.0, 0.05, 0.0, 0.03, 0.0, 0.0, 0.02]) == list(range(7))
-    lanes.close()
+    lanes.forget()
     assert not [t for t in threading.enumerate() if t.name.startswith("octavo-lane")]
 
 
@@ -50,7 +55,7 @@ def test_a_long_first_run_keeps_the_others_here(monkeypatch: pytest.MonkeyPatch)
             lambda delay=delay: (time.sleep(delay), where.add(threading.current_thread()), outputs(0))[2],
             lambda _: None,
         )
-    lanes.close()
+    lanes.forget()
     assert where == {threading.current_thread()}
 
 
@@ -59,7 +64,7 @@ def test_much_that_is_given_keeps_the_others_here(monkeypatch: pytest.MonkeyPatc
     lanes, where = Lanes(wide=True), set()
     for _ in range(3):
         lanes.put(lambda: (where.add(threading.current_thread()), outputs(0))[1], lambda _: None)
-    lanes.close()
+    lanes.forget()
     assert where == {threading.current_thread()}
 
 
@@ -76,17 +81,17 @@ def test_an_error_comes_when_its_sample_is_taken() -> None:
     with pytest.raises(DataError, match="sample 2"):
         lanes.settle()
     assert found == [0, 1]
-    lanes.close()
+    lanes.forget()
 
 
-def observed() -> calibration.Stats:
+def observed() -> Stats:
     rng = np.random.default_rng(0)
     w = {"w": rng.standard_normal((8, 8)).astype(np.float32)}
     nodes = [node("MatMul", ["x", "w"], ["h"], "fc"), node("Tanh", ["h"], ["y"], "tanh")]
     proto = model(nodes, [tensor("x", ["n", 8])], [tensor("y", ["n", 8])], w)
     buffer = np.zeros((4, 8), np.float32)
 
-    def samples():  # one array that is used again and again
+    def samples() -> Iterator[dict[str, np.ndarray]]:  # one array that is used again and again
         for _ in range(40):
             buffer[:] = rng.standard_normal((4, 8)) * 10 ** rng.uniform(-1, 2)
             yield {"x": buffer}
@@ -113,3 +118,67 @@ def test_a_sample_that_overflows_is_looked_at_closer_with_others_under_way(
     monkeypatch.setattr("octavo.calibration.run._is_wide", lambda **_: False)
     assert wide.to_bytes() == calibration.collect(io.load(proto), need, samples).to_bytes()
     assert wide["y"].non_finite
+
+
+@pytest.mark.parametrize("large", ["result", "sample"])
+def test_a_large_result_or_sample_ends_it(large: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "_SMALL", 100)
+    lanes, found = Lanes(wide=True), list[int]()
+    for number in range(8):
+        is_large = number == 4
+        values = {"y": np.full(100 if is_large and large == "result" else 1, number)}
+        size = 100 if is_large and large == "sample" else 0
+        lanes.put(lambda values=values: values, lambda got: found.append(int(got["y"][0])), size)
+        assert lanes.is_ahead or number >= 4
+    assert not lanes.is_ahead
+    assert found == list(range(8))
+
+
+def test_a_generator_draws_in_the_order_of_the_samples() -> None:
+    nodes = [
+        node("RandomUniformLike", ["x"], ["r"], "noise", seed=1.0),
+        node("Mul", ["x", "r"], ["y"], "mul"),
+    ]
+    proto = model(nodes, [tensor("x", [1, 64])], [tensor("y", [1, 64])], {})
+    samples = [{"x": np.full((1, 64), float(i), np.float32)} for i in range(100)]
+    need = {"y": Need(histogram=True)}
+    found = {calibration.collect(io.load(proto), need, samples).to_bytes() for _ in range(4)}
+    assert len(found) == 1
+
+
+def test_what_is_wrong_with_a_sample_is_said_before_what_is_wrong_with_the_next() -> None:
+    proto = model([node("Log", ["x"], ["y"], "log")], [tensor("x", [1, 4])], [tensor("y", [1, 4])], {})
+    samples = [{"x": np.ones((1, 4), np.float32)} for _ in range(5)]
+    samples[3]["x"][:] = -1
+    samples[4]["x"] = np.ones((1, 5), np.float32)
+    with pytest.raises(DataError, match="in sample 3"):
+        calibration.collect(io.load(proto), {"y": Need(histogram=True)}, samples)
+
+
+def test_samples_for_other_processes_are_copies() -> None:
+    """A reader may fill one array again and again."""
+    spec = InputSpec("x", np.dtype(np.float32), (1,))
+    buffer = np.zeros(1, np.float32)
+
+    def samples() -> Iterator[dict[str, np.ndarray]]:
+        for number in range(12):
+            buffer[:] = number
+            yield {"x": buffer}
+
+    shards = Shards(Watched(samples(), [spec]), 0, None, (), 2).elsewhere()
+    portions = [shard for shard in shards if isinstance(shard, Portion)]
+    assert [float(one["x"][0]) for portion in portions for one in portion.samples] == list(range(12))
+
+
+def test_a_merge_that_is_interrupted_loses_nothing() -> None:
+    class Interrupted(Stats):
+        def merge(self, other: Stats) -> Stats:
+            raise KeyboardInterrupt
+
+    pile = _Pile()
+    first = Interrupted({}, 4)
+    pile.add(first)
+    with pytest.raises(KeyboardInterrupt):
+        pile.add(Stats({}, 3))
+    assert pile.samples == 4
+    assert pile.total() is first

@@ -65,7 +65,6 @@ class _Probes:
         self.needs: dict[str, Need] = {}
         self._columns: dict[ir.Value, ir.Value] = {}
         self._squares: dict[ir.Value, ir.Value] = {}
-        self._places: dict[ir.Value, ir.Value] = {}
 
     def remove(self) -> None:
         """Take all of it away."""
@@ -108,7 +107,7 @@ class _Probes:
         self.note(name, "Mul", [size, self._matrix(np.array(share))], {}, need)
 
     def _swept(self, x: ir.Value, reach: Reach, names: Mapping[str, str]) -> None:
-        """Sums over what each tap of a kernel reads of a map; of squares, a share of those of some places."""
+        """Sums over what each tap of a kernel reads of a map; of squares, a share of those of the channel."""
         need = Need(totals=True, some=True)
         *first, last = reach.axes
         swept = self.node("MatMul", [x, self._matrix(last.T)])
@@ -118,12 +117,10 @@ class _Probes:
             self.note(names["sum"], "MatMul", [self._matrix(first[0]), swept], {}, need)
         else:
             self.note(names["sum"], "ReduceSum", [swept, pictures], {"keepdims": 0}, need)
-        step = self._lattices.get(x.name or "", 1)
-        seen, part = (x, 1.0) if step == 1 else (self._some(x, step), reach.thinned(step))
-        operands, attributes = self._reduction(seen, [0, *(2 + axis for axis in range(len(reach.axes)))])
+        operands, attributes = self._reduction(x, [0, *(2 + axis for axis in range(len(reach.axes)))])
         squares = self.node("ReduceSumSquare", operands, attributes)
         squares = self.node("Reshape", [squares, self._shape(-1, 1)])
-        self.note(names["square"], "Mul", [squares, self._matrix(reach.shares[None] / part)], {}, need)
+        self.note(names["square"], "Mul", [squares, self._matrix(reach.shares[None])], {}, need)
         self._counted(x, names["size"], need, reach.outputs * reach.taps / reach.places)
 
     def channels(self, value: ir.Value, axis: int) -> None:
@@ -145,9 +142,10 @@ class _Probes:
         if query.element_type(value) != _FLOAT:
             value = self.node("Cast", [value], {"to": int(_FLOAT)})
         value = self._thinned(value, classes)
-        rank = query.rank(classes.value)
-        if len(names) > 1 and rank is not None and axis % rank == rank - 1:
-            value, axis = self._in_columns(value, sum(map(len, classes.channels))), 2
+        channels_last = sum(map(len, classes.channels))  # of a layer behind a pooling there may be others
+        dims = query.shape(classes.value) or (None,)
+        if len(names) > 1 and axis in (-1, len(dims) - 1) and dims[-1] == channels_last:
+            value, axis = self._in_columns(value, channels_last), 2
         power = self.node("ReduceMean", [self._squared(value)], {"keepdims": 0})
         power = self.node("Reshape", [power, self._shape(1)])
         for name, channels in zip(names, classes.channels or ((),), strict=True):
@@ -158,16 +156,12 @@ class _Probes:
             self.note(name, "Concat", [power, row], {"axis": 0}, Need(loudness=True, some=True))
 
     def _thinned(self, value: ir.Value, classes: Classes) -> ir.Value:
-        """Some places of a large map, which has its channels on axis 1."""
+        """Some places of a large map, which has its channels on axis 1; pooling takes any layout as it is."""
         step = self._lattices.get(classes.value.name or "", 1)
-        return value if step == 1 or (classes.channels and classes.axis != 1) else self._some(value, step)
-
-    def _some(self, value: ir.Value, step: int) -> ir.Value:
-        """Every so many-th place of a map in both directions; pooling takes any layout as it is."""
-        if value not in self._places:
-            window: dict[str, object] = {"kernel_shape": [1, 1], "strides": [step, step]}
-            self._places[value] = self.node("MaxPool", [value], window)
-        return self._places[value]
+        if step == 1 or (classes.channels and classes.axis != 1):
+            return value
+        window: dict[str, object] = {"kernel_shape": [1, 1], "strides": [step, step]}
+        return self.node("MaxPool", [value], window)
 
     def _every(self, value: ir.Value, axis: int, step: int) -> ir.Value:
         """Every so many-th entry along an axis."""

@@ -46,11 +46,6 @@ class Reach:
         """Of the input, in one map."""
         return math.prod(one.shape[1] for one in self.axes)
 
-    def thinned(self, step: int) -> float:
-        """The share of the places that are left where only every so many-th is, in each direction."""
-        left: int = math.prod(-(-one.shape[1] // step) for one in self.axes)
-        return left / self.places
-
 
 def reach_of(layer: Layer) -> Reach | None:
     """What a convolution reads; None where it has more than two axes, or its size or pads are not told."""

@@ -114,13 +114,12 @@ class _Pile:
     samples: int = 0
 
     def add(self, stats: Stats) -> None:
-        """One more."""
-        self.samples += stats.samples
-        height = 0
-        while self.parts and self.parts[-1][0] <= height:
-            height, (_, other) = self.parts[-1][0] + 1, self.parts.pop()
+        """One more; what is there stays as it is until the merges are done."""
+        count, height, parts = stats.samples, 0, list(self.parts)
+        while parts and parts[-1][0] <= height:
+            height, (_, other) = parts[-1][0] + 1, parts.pop()
             stats = other.merge(stats)
-        self.parts.append((height, stats))
+        self.parts, self.samples = [*parts, (height, stats)], self.samples + count
 
     def total(self) -> Stats:
         """All of it, which then is one part."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -17,11 +17,12 @@ from octavo.calibration.lanes import Lanes
 from octavo.calibration.lens import Lens
 from octavo.calibration.sampling import all_closely, number_of, strided
 from octavo.core.stats import Need, Stats
-from octavo.model import io
+from octavo.model import io, query
 from octavo.model.samples import specs_of
 from octavo.model.session import InputSpec
 
-Progress = Callable[[int, int | None], None]
+Progress: TypeAlias = Callable[[int, int | None], None]
+Feed: TypeAlias = Mapping[str, npt.NDArray[Any]]
 _FEW = 100  # nodes for a sample: in a graph of more, optimizing takes longer than it saves
 _AHEAD = 8  # samples that are looked at ahead to find out whether there are few
 _TWICE_MOST = 1 << 28  # bytes of weights; a model with more is not held in two sessions
@@ -92,7 +93,7 @@ class Collector:
         always = {tensor: need for tensor, need in needs.items() if not need.some}
         differ = len(always) < len(needs) and not (few or all_closely(total))
         differ = differ and io.held_bytes(model) <= _TWICE_MOST
-        self._lanes = Lanes(wide=_is_wide(**options))
+        self._lanes = Lanes(wide=_is_wide(**options) and not query.has_random(model))
         self._closely = Lens(model, needs, few, self._files, self._lanes, options)
         self._briefly = Lens(model, always, few, self._files, self._lanes, options) if differ else None
         with contextlib.ExitStack() as on_failure:
@@ -107,11 +108,11 @@ class Collector:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lanes.close()
-        self._closely.close()
-        if self._briefly is not None:
-            self._briefly.close()
-        self._files.close()
+        with self._files:
+            self._lanes.forget()
+            self._closely.close()
+            if self._briefly is not None:
+                self._briefly.close()
 
     @property
     def inputs(self) -> Sequence[InputSpec]:
@@ -120,7 +121,7 @@ class Collector:
 
     def collect(
         self,
-        feeds: Iterable[Mapping[str, npt.NDArray[Any]]],
+        feeds: Iterable[Feed],
         first: int = 0,
         progress: Callable[[int], None] | None = None,
     ) -> Stats:
@@ -132,7 +133,7 @@ class Collector:
         if self._briefly is not None:
             self._briefly.forget()
         done = 0
-        for index, feed in enumerate(feeds, first):
+        for index, feed in enumerate(self._in_order(feeds), first):
             at = number_of(index, self._total)
             lens = self._closely if at is not None or self._briefly is None else self._briefly
             lens.look(feed, index, at)
@@ -144,6 +145,19 @@ class Collector:
         if self._briefly is not None:
             found = found.merge(Stats(self._briefly.states()))
         return Stats(found, done)
+
+    def _in_order(self, feeds: Iterable[Feed]) -> Iterator[Feed]:
+        """The samples; an error of one that is under way comes before that of reading the next."""
+        stream = iter(feeds)
+        while True:
+            try:
+                feed = next(stream)
+            except StopIteration:
+                return
+            except Exception:
+                self._lanes.settle()
+                raise
+            yield feed
 
 
 def _is_wide(

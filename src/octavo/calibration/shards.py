@@ -130,7 +130,7 @@ class _Read:
     def __iter__(self) -> Iterator[Portion]:
         for portion in self.shards:
             if isinstance(portion, Portion):
-                yield Portion(portion.first, list(portion.samples), portion.marks)
+                yield Portion(portion.first, [copied(one) for one in portion.samples], portion.marks)
 
 
 def can_travel(feeds: Feeds) -> bool:

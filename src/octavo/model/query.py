@@ -15,7 +15,23 @@ from octavo.errors import ModelError
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
 
 
+RANDOM = frozenset(
+    {
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+        "Dropout",
+    }
+)
 _WITH_GRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # of the default domain; others are looked at
+
+
+def has_random(model: ir.Model) -> bool:
+    """Whether some operator draws from a generator, so that results depend on the order of runs."""
+    return any(node.op_type in RANDOM for node in nodes(model))
 
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:

@@ -23,20 +23,7 @@ from octavo.model.handover import fill
 from octavo.model.session import Session
 from octavo.model.tensors import byte_size
 
-_NEVER = frozenset(
-    {
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-        "Dropout",
-    }
-)
+_NEVER = query.RANDOM | {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _NO_LARGER = frozenset(  # results are never larger than what they are made from, whatever their shape
     {"Slice", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Identity", "Concat", "Split"}
 )
