@@ -23,7 +23,10 @@ ALL = ("smoothquant", "equalize", "rounding", "bias-correction")
 
 def test_options_are_read_from_the_text() -> None:
     assert stepping.step("smoothquant:alpha=0.7:fold=no") == SmoothQuant(alpha=0.7, fold=False)
-    assert stepping.step("smoothquant:alpha=auto") == SmoothQuant()
+    for auto in ("smoothquant:alpha=auto", "smoothquant:mul=auto"):
+        assert stepping.step(auto) == SmoothQuant()
+    for auto in ("bias-correction:layers=auto", "bias-correction:sequential=auto"):
+        assert stepping.step(auto) == stepping.step("bias-correction")
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,8 @@ def test_options_are_read_from_the_text() -> None:
     [
         ("equalise", "Known: smoothquant, equalize"),
         ("smoothquant:beta=1", "has no option 'beta'"),
-        ("smoothquant:alpha=big", "is no number"),
+        ("smoothquant:alpha=big", "is no number; give one, or auto"),
+        ("mixed-precision:min-sqnr=nan", "is no number"),
         ("smoothquant:fold=perhaps", "neither yes nor no"),
         ("smoothquant:alpha=7", "alpha=7 is no share; take a number from 0 to 1"),
         ("smoothquant:mul=-1", "mul=-1 is no share; take a number from 0 to 1"),

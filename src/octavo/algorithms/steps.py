@@ -17,6 +17,7 @@ A recipe lists steps by name, with options behind colons: ``smoothquant:alpha=0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
@@ -168,9 +169,9 @@ _STEPS: dict[str, tuple[str, str]] = {
 NAMES = tuple(_STEPS)
 
 
-def step(text: str) -> Step:
+def step(spelled: str) -> Step:
     """The step written as ``name`` or ``name:option=value:…``."""
-    name, *options = text.split(":")
+    name, *options = spelled.split(":")
     kind = step_class(name.strip())
     hints, given = get_type_hints(kind), {}
     known = {entry.name: hints[entry.name] for entry in fields(kind)}
@@ -182,7 +183,9 @@ def step(text: str) -> Step:
                 f"The step {name!r} has no option {key!r}{closest(key, known) or '.'}"
                 f" Known: {', '.join(known) or 'none'}."
             )
-        given[key] = _value(f"{name}:{key}", known[key], value.strip() if sign else "yes")
+        text = value.strip() if sign else "yes"
+        if text != "auto" or known[key] in (bool, str):  # auto: as if nothing was said
+            given[key] = _value(f"{name}:{key}", known[key], text)
     made: Step = kind(**given)
     return made
 
@@ -196,19 +199,20 @@ def step_class(name: str) -> Any:
 
 
 def _value(where: str, kind: Any, text: str) -> Any:
-    if bool in (kind, *get_args(kind)) and not (text == "auto" and kind is not bool):
+    if bool in (kind, *get_args(kind)):
         if text.lower() not in ("yes", "no", "true", "false"):
             known = "neither yes nor no" if kind is bool else "none of yes, no and auto"
             raise RecipeError(f"{where}={text} is {known}.")
         return text.lower() in ("yes", "true")
     if kind is str:
         return text
-    if text == "auto":
-        return None
     try:
-        return int(text) if int in (kind, *get_args(kind)) else float(text)
+        number = int(text) if int in (kind, *get_args(kind)) else float(text)
+        if not math.isfinite(number):
+            raise ValueError(text)
+        return number
     except ValueError as error:
-        raise RecipeError(f"{where}={text} is no number.") from error
+        raise RecipeError(f"{where}={text} is no number; give one, or auto for what is usual.") from error
 
 
 def steps(texts: Iterable[str]) -> tuple[Step, ...]:

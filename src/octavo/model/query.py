@@ -13,9 +13,7 @@ import onnx_ir as ir
 from octavo.errors import ModelError
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
-
-
-RANDOM = frozenset(
+RANDOM = frozenset(  # operators that draw from a generator, or may
     {
         "RandomNormal",
         "RandomNormalLike",
