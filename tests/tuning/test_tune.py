@@ -43,8 +43,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[octavo.Tuned, Path]
 
 def test_static_mixed_repaired_and_dynamic_are_tried_and_measured(found: tuple[octavo.Tuned, Path]) -> None:
     names = [trial.name for trial in found[0].trials]
-    assert names[:4] == ["static", "static, clipped", "static, usual ranges", "static, repaired"]
-    assert names[4:6] == ["mixed", "dynamic"]
+    assert names[:3] == ["static", "mixed", "dynamic"]  # the quick ones first: time may run out
+    assert names[3:6] == ["static, clipped", "static, usual ranges", "static, repaired"]
     assert any("linear layers float" in name for name in names)
     for trial in found[0].trials:
         assert trial.error is None

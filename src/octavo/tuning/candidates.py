@@ -44,8 +44,7 @@ class Candidate:
 def static_round(recipe: Recipe, plan: Plan) -> list[Candidate]:
     """The static ways, from a recipe: as it is, with ranges cut in two ways, with every step that is free.
 
-    A model of linear layers is also smoothed at the cost of a few Muls. What takes longest comes last: the
-    time may be up before.
+    A model of linear layers is also smoothed at the cost of a few Muls. What takes longest comes last.
     """
     plain = Candidate("static", recipe, "ranges from calibration")
     found = [plain, _with_steps(plain, "static, clipped", ("clip", _SHIFTS))]

@@ -148,14 +148,14 @@ class _Search:
 
     def run(self) -> tuple[Layer, ...]:
         """All trials; gives what the layers of the best static one lose."""
-        shop = self.shop
-        tried = shop.try_all(self._static())
+        shop, static = self.shop, self._static()
+        tried = shop.try_all(static[:1])
         dynamic = dynamic_round(shop.target, self.base)
         more = [with_stored(one) if self._saves(with_stored(one)) else one for one in dynamic]
         plain = next((trial for trial in tried if trial.name == "static"), None)
         if plain is not None and plain.result is not None:
             more = [*mixed_round(plain.candidate, plain.result.plan), *more]
-        tried += shop.try_all(more)
+        tried += shop.try_all([*more, *static[1:]])  # the quick ones first: time may run out
         tried += shop.try_all(self._unstored(tried))
         shop.measure(tried, self.seconds / 2)
         start = self._start(steps=True)
