@@ -9,17 +9,18 @@ SECONDS ?= 60
 JOBS ?= 2
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help demo test test-browser test-matrix fuzz lint format docs soak load sbom bench-rewrite bench-large bench-zoo bench-speed bench-placement clean
+.PHONY: help demo test test-browser test-clients test-matrix fuzz lint format docs soak load sbom bench-rewrite bench-large bench-zoo bench-speed bench-placement clean
 
 help:
 	@echo "make demo           quantize a small image classifier and show what it gains"
 	@echo "make test           run the tests; those of the report's page where a Chromium is found"
 	@echo "make test-browser   run the tests of the report's page; on Debian it installs Chromium first"
+	@echo "make test-clients   run projects that quantize with onnxruntime.quantization on Octavo instead"
 	@echo "make test-matrix    run the drop-in's tests with each supported release of onnxruntime and onnx"
 	@echo "make fuzz           fuzz every reader for SECONDS=60 with JOBS=2 workers"
 	@echo "make lint           ruff, mypy and the import layers"
 	@echo "make format         let ruff format and fix what it can"
-	@echo "make docs           generate docs/ops.md from the op table"
+	@echo "make docs           generate the pages that come from tables, and build the site in out/site"
 	@echo "make soak           500 quantizations in one process, then 200 that are killed: does anything grow or break?"
 	@echo "make load           8 processes at once, runs to one output, kills and faults: counted and printed"
 	@echo "make sbom           what Octavo stands on, as CycloneDX in out/sbom.cdx.json"
@@ -53,6 +54,9 @@ test-browser: $(VENV)/.dev
 	@$(BIN)/python tests/browser/chromium.py --find || $(SUDO) apt-get install -y chromium
 	$(BIN)/python -m pytest tests/browser $(PYTEST_ARGS)
 
+test-clients:
+	$(PYTHON) tests/clients/run.py $(CLIENTS)
+
 test-matrix:
 	$(PYTHON) scripts/test_matrix.py $(MATRIX_ARGS)
 
@@ -69,8 +73,13 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.base
+$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@ $(VENV)/.base
+
+docs: $(VENV)/.docs
 	$(BIN)/python scripts/generate_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 soak: $(VENV)/.base
 	$(BIN)/python scripts/soak.py --kills 200 $(SOAK_ARGS)
@@ -101,4 +110,4 @@ bench-placement: $(VENV)/.bench
 	$(BIN)/python benchmarks/placement.py
 
 clean:
-	rm -rf $(VENV) .matrix out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .matrix .clients out build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

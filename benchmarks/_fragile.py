@@ -73,7 +73,7 @@ def task_fragile(payload: Figures) -> Figures:
     output = Path(payload["output"])
     output.parent.mkdir(parents=True, exist_ok=True)
     if name == LOUD and off:
-        outliers.loud_layers = lambda nodes: frozenset()
+        outliers.outlier_layers = lambda nodes: frozenset()
     began = time.perf_counter()
     added = 0
     if MODELS[pattern.model].dynamic:
@@ -109,7 +109,8 @@ def with_pattern(plan: Any, source: Path, pattern: Pattern) -> Any:
     """The plan with the nodes of a pattern quantized too."""
     from octavo import pipeline
     from octavo.core.plan import Quantized
-    from octavo.model import io, query
+    from octavo.model.files import io
+    from octavo.model.graph import query
 
     found = re.compile(pattern.nodes)
     chosen = {one.node for one in plan.skipped if found.search(f"{one.node} {one.op_type}: {one.reason}")}
@@ -130,7 +131,7 @@ def node_entries(node: Any, plan: Any) -> Iterator[tuple[Any, Any]]:
     """An entry for all that a node writes in floats; of a Conv, also for its input and its weight."""
     import octavo
     from octavo.core.plan import Constant, Key, Measured
-    from octavo.model import query
+    from octavo.model.graph import query
 
     measured = Measured(octavo.W8A8.activations)
     for value in node.outputs:

@@ -147,7 +147,7 @@ def stock_dynamic(source: Path, output: Path, feeds: Feeds | None) -> str:
 def octavo_default(source: Path, output: Path, feeds: Feeds | None) -> str:
     import octavo
 
-    octavo.quantize(source, feeds, output=output)
+    octavo.quantize(source, feeds, output=output, effort="plain")
     return ""
 
 
@@ -156,14 +156,16 @@ def octavo_dynamic(source: Path, output: Path, feeds: Feeds | None) -> str:
 
 
 def octavo_auto(source: Path, output: Path, feeds: Feeds | None, threads: int | None = None) -> str:
-    """The automatic choice. Where nothing meets its demands, the best of what it tried, and a note."""
+    """The command without options. Where nothing meets its demands, the best of what it tried, and a note."""
     import octavo
 
-    tuned = octavo.tune(source, feeds, output=output, threads=threads)
+    result = octavo.quantize(source, feeds, output=output, threads=threads)
+    tuned = result.choice
+    if tuned is None or tuned.best is None:
+        return ""
     if tuned.met:
-        return tuned.best.name if tuned.best is not None else ""
-    if tuned.result is not None:
-        tuned.result.save(output)
+        return tuned.best.name
+    result.save(output)
     return f"{MISSED}: {shorten(tuned.reason)}"
 
 

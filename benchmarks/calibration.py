@@ -84,16 +84,16 @@ def task_turns(payload: Figures) -> Figures:
     """Seconds of each way in each turn."""
     octavo = import_octavo()
     from octavo.calibration import sampled
-    from octavo.calibration.run import Collector
-    from octavo.core.stats import Need
+    from octavo.calibration.observe.collect import Collector
+    from octavo.core.requests import Histogram, Request
 
     path, feeds = payload["path"], NETS[payload["net"]][1](TURN)
     tensors = octavo.plan(path).needs()
     model = octavo.ready(path)
     session = open_session(path)
-    every = dict.fromkeys(tensors, Need(histogram=True))
+    every = dict.fromkeys(tensors, Request(Histogram()))
     needs = {
-        "minmax": dict.fromkeys(tensors, Need()),
+        "minmax": dict.fromkeys(tensors, Request()),
         "histograms": sampled(model, every, None),
         "every value": sampled(model, every, 1),
         f"stride {STRIDE}": sampled(model, every, STRIDE),
@@ -115,14 +115,14 @@ def task_turns(payload: Figures) -> Figures:
 def task_octavo(payload: Figures) -> Figures:
     """Calibration for every method, and a reading of each."""
     octavo = import_octavo()
-    from octavo import calibration, measuring
+    from octavo import calibration, pipeline
 
     feeds = Feeds(lambda: stream(payload["net"], payload["samples"]))
     with Meter(feeds) as meter:
         plan = octavo.plan(payload["path"])
         stats = octavo.calibrate(payload["path"], plan, feeds, threads=1, engine="serial", every_method=True)
         if payload["read"]:
-            schemes = measuring.schemes(plan)
+            schemes = pipeline.schemes(plan)
             wanted = {t: s.but(method=octavo.Entropy()) for t, s in schemes.items()}
             calibration.ranges(stats, wanted)
     return {**meter.figures, "tensors": len(stats)}

@@ -29,9 +29,9 @@ def kernels() -> tuple[Any, Any, Any]:
     package = types.ModuleType("octavo.algorithms")
     package.__path__ = [str(ROOT / "octavo" / "algorithms")]
     sys.modules["octavo.algorithms"] = package
-    from octavo.algorithms import arrays, feedback, judging
+    from octavo.algorithms.layers import arrays, error_feedback, weight_error
 
-    return arrays, feedback, judging
+    return arrays, error_feedback, weight_error
 
 
 def library(arrays: Any, name: str) -> Any:
@@ -59,12 +59,12 @@ def layer(outputs: int, inputs: int, seed: int = 0) -> tuple[np.ndarray, Any]:
 
 def rounded(modules: tuple[Any, Any, Any], xp: Any, rows: np.ndarray, moments: Any, top: int) -> Any:
     """A layer rounded with one library, and the seconds that it took."""
-    _, feedback, judging = modules
+    _, feedback, errors = modules
     scale = (np.abs(rows).max(axis=2, keepdims=True) / top).astype(np.float32).astype(np.float64)
     grid = feedback.Grid(scale, np.zeros_like(scale), -top, top)
     began = time.perf_counter()
-    judge = judging.Judge.of(moments, 0.02, xp, factor=True)
-    found = judging.solved(rows, grid, judge, np.zeros_like(scale), together=False)
+    error = errors.WeightError.of(moments, 0.02, xp, factor=True)
+    found = errors.rounded_rows(rows, grid, error, np.zeros_like(scale), together=False)
     return found, time.perf_counter() - began
 
 

@@ -74,7 +74,7 @@ def saturated(layer: Layer) -> tuple[int, float]:
 
 def windows(x: np.ndarray, node: Any, zero: int, kernel: tuple[int, int]) -> np.ndarray:
     """The rows that a convolution sums over: window by window, pixel by pixel, channel by channel."""
-    from octavo.model import query
+    from octavo.model.graph import query
 
     pads = query.attribute(node, "pads", (0, 0, 0, 0))
     stride = query.attribute(node, "strides", (1, 1))
@@ -89,7 +89,7 @@ def windows(x: np.ndarray, node: Any, zero: int, kernel: tuple[int, int]) -> np.
 def layers(model: Any, feeds: list[dict[str, np.ndarray]]) -> Iterator[Layer]:
     """Every layer that adds pairs, on every image."""
     from octavo.linting.view import View, stored
-    from octavo.model.session import Session
+    from octavo.model.runtime.session import Session
     from octavo.targets import target
 
     view = View(model, target("ort-cpu-avx2"))

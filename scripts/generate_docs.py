@@ -6,11 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
+import api_page
 import linting_page
 import migration
 
 from octavo.ops.table import RULES
-from octavo.reporting.tables import ops_markdown, targets_markdown
+from octavo.reporting.op_tables import ops_markdown, targets_markdown
 from octavo.targets import TARGETS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -19,6 +20,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 def pages() -> dict[Path, str]:
     """Each generated page and its content."""
     return {
+        DOCS / "api.md": api_page.page(),
         DOCS / "ops.md": ops_markdown(RULES.values()),
         DOCS / "targets.md": targets_markdown(TARGETS.values()),
         DOCS / "lint.md": linting_page.page(),

@@ -67,7 +67,7 @@ NAMES = (
     ("`calibration_providers`", "`providers`"),
     (
         "`TensorQuantOverrides`, `convert`, `recv_nodes`",
-        "`overrides`: `octavo.Override(tensor, …, readers=…)`",
+        "`overrides`: `octavo.Override(tensor, …, consumers=…)`",
     ),
     (
         "`CalibrationDataReader`",
@@ -86,8 +86,11 @@ NAMES = (
         "`QDQQuantizer`, `ONNXQuantizer` and what is built on them",
         "`octavo.plan`, and `octavo.quantize(plan=…)`",
     ),
-    ("`MatMulNBitsQuantizer`, `neural_compressor`", "`octavo.weight_only.quantize`"),
-    ("`MatMulBnb4Quantizer`", "`octavo.weight_only.quantize_bnb4`"),
+    (
+        "`MatMulNBitsQuantizer`, `neural_compressor`",
+        "`octavo.quantize(model, weights='int4', algorithm=…)`; `octavo quantize --weights int4 --algorithm NAME`",
+    ),
+    ("`MatMulBnb4Quantizer`", "itself"),
     ("`CudaQuantizer`, `get_qnn_qdq_config`, `qnn_preprocess_model`", "themselves"),
 )
 

@@ -14,8 +14,8 @@ from builders import model, node, tensor
 
 import octavo
 from octavo.core.plan import Key
-from octavo.model import io
-from octavo.model.session import Session, sample_inputs
+from octavo.model.files import io
+from octavo.model.runtime.session import Session, sample_inputs
 
 Feeds = dict[str, np.ndarray]
 Source = onnx.ModelProto | octavo.Result | str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from quantizing import EVERYWHERE, convolutions, error, feeds_for, layers, weigh
 import octavo
 from octavo.core.plan import Bounded, Key, Measured
 from octavo.core.qtypes import UINT16
-from octavo.errors import DataError, ModelError, RecipeError, TableError
-from octavo.model import io
+from octavo.errors import DataError, ModelError, OutputError, RecipeError, TableError
+from octavo.model.files import io
+from octavo.targets import target as find_target
 
 
 def same(left: octavo.Result, right: octavo.Result) -> bool:
@@ -67,7 +68,7 @@ def test_three_steps_work_for_half_precision(tmp_path: Path) -> None:
     data = feeds_for(proto)
     plan = octavo.plan(source)
     result = octavo.emit(source, plan, octavo.calibrate(source, plan, data))
-    assert same(result, octavo.quantize(proto, data))
+    assert same(result, octavo.quantize(proto, data, effort="plain"))
 
 
 def test_three_steps_can_leave_preparation_out(path: Path) -> None:
@@ -75,14 +76,14 @@ def test_three_steps_can_leave_preparation_out(path: Path) -> None:
     stats = octavo.calibrate(path, plan, DATA, prepare=None)
     result = octavo.emit(path, plan, stats, prepare=None)
     assert "BN_0" in {s.node for s in plan.skipped}
-    assert same(result, octavo.quantize(path, DATA, prepare=None))
+    assert same(result, octavo.quantize(path, DATA, prepare=None, effort="plain"))
 
 
 def test_statistics_split_among_workers_give_the_same_model(path: Path) -> None:
     plan = octavo.plan(path)
     halves = [octavo.calibrate(path, plan, DATA, shard=(number, 2)) for number in (2, 1)]
     stats = halves[0].merge(halves[1])
-    assert same(octavo.emit(path, plan, stats), octavo.quantize(path, DATA))
+    assert same(octavo.emit(path, plan, stats), octavo.quantize(path, DATA, effort="plain"))
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
@@ -106,7 +107,7 @@ def test_guards_survive_the_file(tmp_path: Path) -> None:
     proto = convolutions(3)
     plan = octavo.plan(proto, exclude=["Conv_1"])
     plan.save(tmp_path / "plan.json")
-    assert octavo.Plan.load(tmp_path / "plan.json").guards == plan.guards
+    assert octavo.Plan.load(tmp_path / "plan.json").barriers == plan.barriers
 
 
 def test_one_edited_line_of_a_plan_changes_one_tensor(path: Path, tmp_path: Path) -> None:
@@ -133,13 +134,13 @@ def test_a_range_written_into_a_plan_needs_no_data(path: Path) -> None:
     assert result.stats is None
 
 
-def test_a_plan_that_absorbs_a_clamp_below_zero_is_refused(path: Path) -> None:
+def test_a_plan_that_fuses_a_clamp_below_zero_is_refused(path: Path) -> None:
     plan = octavo.plan(path)
-    assert plan.absorbed
+    assert plan.fused
     entries = {
         k: Bounded(e.scheme, -5.0, 5.0) if isinstance(e, Measured) else e for k, e in plan.entries.items()
     }
-    with pytest.raises(TableError, match=r"absorbs the clamp.*below zero"):
+    with pytest.raises(TableError, match=r"fuses the clamp.*bounds 0 "):
         octavo.quantize(path, plan=replace(plan, entries=entries))
 
 
@@ -164,7 +165,7 @@ def test_a_plan_and_a_recipe_clash(path: Path) -> None:
 
 
 def test_statistics_that_lack_a_tensor_are_an_error_that_names_it(path: Path) -> None:
-    with pytest.raises(DataError, match="'x' was never seen"):
+    with pytest.raises(DataError, match=r"Tensor 'x'.*calibration data"):
         octavo.emit(path, octavo.plan(path), octavo.Stats())
 
 
@@ -176,10 +177,21 @@ def test_calibrating_an_unknown_tensor_is_an_error_that_names_it(path: Path) -> 
 def test_the_target_of_a_recipe_holds_unless_another_is_named() -> None:
     recipe = octavo.W8A8.but(target="portable")
     assert octavo.plan(layers(1), recipe).nodes
-    with pytest.raises(RecipeError, match=r"'nowhere' is no target.*Known: ort-cpu"):
+    with pytest.raises(RecipeError, match=r"'nowhere' is not a target.*Known: ort-cpu"):
         octavo.plan(layers(1), octavo.W8A8.but(target="nowhere"))
-    with pytest.raises(RecipeError, match="is no target"):
+    with pytest.raises(RecipeError, match="is not a target"):
         octavo.quantize(layers(1), target="ort-gpu")
+
+
+def test_an_explicit_target_wins_over_that_of_a_recipe(tmp_path: Path) -> None:
+    recipe = octavo.W8A8.but(target="tensorrt")
+    here = octavo.plan(layers(1), recipe, target="ort-cpu")
+    assert here == octavo.plan(layers(1), octavo.W8A8)
+    with pytest.raises(RecipeError, match="tensorrt"):  # which takes no uint8 activations
+        octavo.plan(layers(1), recipe)
+    result = octavo.quantize(layers(1), feeds_for(layers(1)), recipe=recipe, target="ort-cpu")
+    assert result.recipe is not None
+    assert result.recipe.target == "ort-cpu"
 
 
 def test_a_recipe_is_a_value_a_preset_or_a_file(tmp_path: Path) -> None:
@@ -215,7 +227,7 @@ def test_types_that_clash_are_refused_with_the_way_out(recipe: octavo.Recipe, te
 
 
 def test_a_result_prints_as_a_summary(path: Path) -> None:
-    result = octavo.quantize(path, DATA)
+    result = octavo.quantize(path, DATA, effort="plain")
     text = str(result)
     assert text == result.summary()
     assert "Conv" in text
@@ -223,7 +235,7 @@ def test_a_result_prints_as_a_summary(path: Path) -> None:
 
 
 def test_a_result_is_json(path: Path) -> None:
-    result = octavo.quantize(path, DATA, exclude=[lambda node: node.op_type == "Gemm"])
+    result = octavo.quantize(path, DATA, exclude=[lambda node: node.op_type == "Gemm"], effort="plain")
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert plain["quantized"]["Conv"] == 1
     assert plain["params"]["x → Conv_0"]["type"] == "uint8"
@@ -232,20 +244,21 @@ def test_a_result_is_json(path: Path) -> None:
 
 
 def test_the_manifest_names_versions_recipe_and_data(path: Path, tmp_path: Path) -> None:
-    result = octavo.quantize(path, DATA)
+    result = octavo.quantize(path, DATA, effort="plain")
     written = result.save(tmp_path / "q.onnx", manifest=True)
     assert [p.name for p in written] == ["q.onnx", "q.onnx.manifest.json"]
     manifest = json.loads((tmp_path / "q.onnx.manifest.json").read_text())
     assert set(manifest["versions"]) == {"python", "numpy", "onnx", "onnx_ir", "onnxruntime"}
     assert manifest["octavo"] == octavo.__version__
     assert manifest["samples"] == 4
-    assert octavo.Recipe.from_dict(manifest["recipe"]) == octavo.W8A8
+    assert octavo.Recipe.from_dict(manifest["recipe"]).but(steps=()) == octavo.W8A8
     assert set(manifest["fingerprints"]) == {"model", "data"}
 
 
 def test_the_data_fingerprint_follows_the_data(path: Path) -> None:
     prints = [
-        octavo.quantize(path, data).data_fingerprint for data in (DATA, list(DATA), DATA[:2], DATA[::-1])
+        octavo.quantize(path, data, effort="plain").data_fingerprint
+        for data in (DATA, list(DATA), DATA[:2], DATA[::-1])
     ]
     assert prints[0] == prints[1]
     assert len(set(prints)) == 3
@@ -257,7 +270,7 @@ def test_parameters_hold_every_key_of_the_plan(path: Path) -> None:
 
 
 def test_a_result_can_be_saved_again_after_its_source_is_gone(path: Path, tmp_path: Path) -> None:
-    result = octavo.quantize(path.read_bytes(), DATA)
+    result = octavo.quantize(path.read_bytes(), DATA, effort="plain")
     result.save(tmp_path / "a.onnx")
     result.save(tmp_path / "b.onnx")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
@@ -265,7 +278,9 @@ def test_a_result_can_be_saved_again_after_its_source_is_gone(path: Path, tmp_pa
 
 def test_a_callable_of_a_recipe_is_named_in_the_manifest() -> None:
     proto = layers(2)
-    result = octavo.quantize(proto, feeds_for(proto), exclude=[lambda node: node.name == "/block_0/MatMul"])
+    result = octavo.quantize(
+        proto, feeds_for(proto), exclude=[lambda node: node.name == "/block_0/MatMul"], effort="plain"
+    )
     assert "lambda" in str(result.manifest()["recipe"]["exclude"])
 
 
@@ -288,7 +303,7 @@ def test_mixed_precision_in_one_model_runs(path: Path) -> None:
     recipe = EVERYWHERE.but(
         overrides=(
             octavo.Override("y", qtype=UINT16),
-            octavo.Override("t", qtype=UINT16, readers=("Conv_1",)),
+            octavo.Override("t", qtype=UINT16, consumers=("Conv_1",)),
         )
     )
     result = octavo.quantize(proto, data, recipe=recipe)
@@ -311,7 +326,8 @@ def test_the_usual_steps_are_taken_where_there_are_samples_enough_for_them(tmp_p
             return iter(samples(self.count))
 
     def steps(data: Any, **more: Any) -> list[str]:
-        return [report.step for report in octavo.quantize(builders.conv_net(), data, **more).steps]
+        made = octavo.quantize(builders.conv_net(), data, effort="plain", **more)
+        return [report.step for report in made.steps]
 
     def samples(count: int) -> list[dict[str, Any]]:
         return [{"x": np.random.default_rng(i).random((1, 3, 8, 8), np.float32)} for i in range(count)]
@@ -362,3 +378,24 @@ def test_a_reader_that_rewinds_is_gone_through_twice() -> None:
     assert [report.step for report in result.steps] == ["equalize", "bias-correction"]
     assert result.stats is not None
     assert result.stats.samples == 9
+
+
+def test_an_explicit_target_wins_over_that_of_the_recipe() -> None:
+    proto = convolutions()
+    recipe = find_target("tensorrt").static_recipe
+    assert recipe.target == "tensorrt"
+    assert octavo.plan(proto, recipe) == octavo.plan(proto, recipe, target="tensorrt")
+    assert octavo.plan(proto, recipe, target="ort-cpu") == octavo.plan(
+        proto, recipe, target=find_target("ort-cpu")
+    )
+    assert octavo.plan(proto, recipe, target="ort-cpu") != octavo.plan(proto, recipe)
+
+
+@pytest.mark.parametrize("call", [octavo.quantize, octavo.tune, octavo.convert_qat])
+def test_an_output_that_is_the_data_is_refused(call: Callable[..., object], tmp_path: Path) -> None:
+    data = tmp_path / "calib.npz"
+    np.savez(data, **feeds_for(convolutions(), 1)[0])
+    before = data.read_bytes()
+    with pytest.raises(OutputError, match=r"data .* never overwritten"):
+        call(convolutions(), str(data), output=data)
+    assert data.read_bytes() == before

@@ -97,7 +97,12 @@ FORBIDDEN = re.compile(
     r"shelve)"
 )
 # Where frames from this very program, or its caller, are unpacked.
-KNOWN = {"calibration/engines", "isolation/child.py", "evaluation/child.py", "evaluation/footprint.py"}
+KNOWN = {
+    "calibration/engines",
+    "isolation/child.py",
+    "evaluation/timing/footprint_process.py",
+    "evaluation/timing/footprint.py",
+}
 
 
 def test_nothing_in_the_source_runs_or_fetches_what_a_file_says() -> None:
@@ -111,8 +116,12 @@ def test_nothing_in_the_source_runs_or_fetches_what_a_file_says() -> None:
 
 
 UNBOUNDED = re.compile(r"json\.loads?\(.*read_(?:text|bytes)\(|safe_load\(.*read_(?:text|bytes)\(")
-OWN = {"evaluation/child.py", "evaluation/footprint.py", "evaluation/profile.py"}  # what they read they wrote
-BOUNDED = {"core/bounded.py", "evaluation/labels.py"}  # bounds of their own
+OWN = {
+    "evaluation/timing/footprint_process.py",
+    "evaluation/timing/footprint.py",
+    "evaluation/timing/profiler.py",
+}  # what they read they wrote
+BOUNDED = {"core/bounded.py", "evaluation/label_files.py"}  # bounds of their own
 
 
 def test_json_and_yaml_of_others_are_read_up_to_a_bound() -> None:

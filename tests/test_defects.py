@@ -38,8 +38,9 @@ import octavo
 from octavo.core.plan import Key
 from octavo.core.qtypes import INT4, INT8, INT16, UINT4
 from octavo.errors import RecipeError
-from octavo.model import io, query
-from octavo.model.session import runtime_ir_limit
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.runtime.session import runtime_ir_limit
 
 STYLES = ["qdq", "qoperator"]
 BLOCKS = octavo.Scheme(INT8, octavo.PerBlock(16), symmetric=True)
@@ -61,7 +62,7 @@ def test_02_clip_with_bounds_above_zero_is_kept(style: str) -> None:
     )
     data = feeds_for(proto)
     result = octavo.quantize(proto, data, recipe=EVERYWHERE, style=style)
-    assert not result.plan.absorbed
+    assert not result.plan.fused
     got = run(result, data[0])["y"]
     scale = float(result.params[Key("m")].scale)
     assert got.min() >= 1 - scale
@@ -194,7 +195,7 @@ def test_16_types_without_kernels_are_refused_before_anything_is_written(
 def test_20_the_ir_version_is_one_that_the_runtime_loads(tmp_path: Path) -> None:
     proto = layers(1)
     proto.ir_version = onnx.IR_VERSION
-    octavo.quantize(proto, [{"x": weights(2, 16)}], output=tmp_path / "q.onnx")
+    octavo.quantize(proto, [{"x": weights(2, 16)}], output=tmp_path / "q.onnx", effort="plain")
     assert onnx.load(str(tmp_path / "q.onnx")).ir_version <= runtime_ir_limit()
 
 
@@ -206,7 +207,7 @@ def test_21_nothing_is_written_beside_the_model_nothing_is_printed_and_arguments
     levels = logging.getLogger().level, list(logging.getLogger().handlers)
     text = _io.StringIO()
     with redirect_stdout(text):
-        octavo.quantize(tmp_path / "m.onnx", data, exclude=exclude)
+        octavo.quantize(tmp_path / "m.onnx", data, exclude=exclude, effort="plain")
         octavo.quantize(tmp_path / "m.onnx")
     assert listed(tmp_path) == ["m.onnx"]
     assert text.getvalue() == ""
@@ -244,7 +245,7 @@ def test_23_blocks_are_quantized_as_the_formula_says(size: int) -> None:
     proto = model(
         [node("MatMul", ["x", "w"], ["y"], "mm")], [tensor("x", [4, 64])], [tensor("y", [4, 8])], {"w": w}
     )
-    recipe = octavo.W4A16.but(weights=octavo.Scheme(INT8, octavo.PerBlock(size), symmetric=True))
+    recipe = octavo.W8A16.but(weights=octavo.Scheme(INT8, octavo.PerBlock(size), symmetric=True))
     result = octavo.quantize(proto, feeds_for(proto), recipe=recipe)
     stored = next(
         v for v in result.model.graph.initializers.values() if v.dtype.name == "INT8" and v.shape == (64, 8)
@@ -279,7 +280,7 @@ def test_25_weights_per_channel_are_those_of_each_channel_alone(axis: int) -> No
         [tensor("y", [4, 16])],
         {"w": w},
     )
-    result = octavo.quantize(proto, feeds_for(proto))
+    result = octavo.quantize(proto, feeds_for(proto), effort="plain")
     stored = next(
         v for v in result.model.graph.initializers.values() if v.dtype.name == "INT8" and v.shape == (16, 16)
     )
@@ -322,17 +323,17 @@ def test_30_weights_pass_one_by_one_and_no_copy_of_the_model_is_made(tmp_path: P
 def test_31_the_callers_proto_is_left_as_it_was(tmp_path: Path) -> None:
     proto = layers(2)
     before = proto.SerializeToString()
-    octavo.quantize(proto, feeds_for(proto), output=tmp_path / "q.onnx", external_data=True)
+    octavo.quantize(proto, feeds_for(proto), output=tmp_path / "q.onnx", external_data=True, effort="plain")
     assert proto.SerializeToString() == before
     assert not any(i.data_location == TensorProto.EXTERNAL for i in proto.graph.initializer)
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("absorb", [True, False])
-def test_32_a_clamp_whose_input_is_an_output_is_kept(style: str, absorb: bool) -> None:
+@pytest.mark.parametrize("fuse", [True, False])
+def test_32_a_clamp_whose_input_is_an_output_is_kept(style: str, fuse: bool) -> None:
     proto = matmul_then(node("Relu", ["m"], ["y"], "Relu_0"), outputs=["m", "y"])
     data = feeds_for(proto)
-    result = octavo.quantize(proto, data, recipe=EVERYWHERE.but(absorb_activations=absorb), style=style)
+    result = octavo.quantize(proto, data, recipe=EVERYWHERE.but(fuse_clamps=fuse), style=style)
     assert ops(result)["Relu"] == 1
     assert steps(result, proto, data, "m", "y") <= 2
     assert steps(result, proto, data, "m", "m") <= 2
@@ -383,7 +384,7 @@ def test_35_weights_in_constant_nodes_are_quantized(dynamic: bool) -> None:
         [tensor("y", [4, 64])],
     )
     data = feeds_for(proto)
-    result = octavo.quantize(proto, None if dynamic else data)
+    result = octavo.quantize(proto, None if dynamic else data, effort="plain")
     assert len(io.to_bytes(result.model)) < 0.4 * len(proto.SerializeToString())
     assert error(result, proto, data) < 0.05
 
@@ -392,7 +393,7 @@ def test_35_weights_in_constant_nodes_are_quantized(dynamic: bool) -> None:
 def test_36_scales_per_channel_raise_the_opset_and_the_model_loads(opset: int) -> None:
     proto = builders.conv_net(opset=opset)
     data = feeds_for(proto)
-    result = octavo.quantize(proto, data)
+    result = octavo.quantize(proto, data, effort="plain")
     assert query.opset(result.model) == 13
     assert error(result, proto, data) < 0.05
 
@@ -419,7 +420,10 @@ def test_36_a_transpose_of_a_quantized_tensor_keeps_its_type() -> None:
 def test_37_symbolic_shape_inference_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     octavo.quantize(
-        convolutions(2), feeds_for(convolutions(2)), prepare=octavo.PrepareOptions(symbolic_shapes=True)
+        convolutions(2),
+        feeds_for(convolutions(2)),
+        prepare=octavo.PrepareOptions(symbolic_shapes=True),
+        effort="plain",
     )
     assert listed(tmp_path) == []
 

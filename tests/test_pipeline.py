@@ -21,8 +21,9 @@ import octavo
 from octavo.core.plan import Measured
 from octavo.core.qtypes import INT4, UINT16
 from octavo.errors import DataError, ModelError, OutputError
-from octavo.model import io, query
-from octavo.model.session import Session, runtime_ir_limit
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.runtime.session import Session, runtime_ir_limit
 
 INT64 = TensorProto.INT64
 
@@ -64,11 +65,13 @@ def test_every_kind_of_input_gives_the_same_result_and_stays_untouched(kind: str
     }[kind]
     before = state(place), proto.SerializeToString()
     copy = ir.serde.serialize_model(source).SerializeToString() if kind == "ir" else b""
-    result = octavo.quantize(source, feeds_for(proto))
+    result = octavo.quantize(source, feeds_for(proto), effort="plain")
     assert (state(place), proto.SerializeToString()) == before
     if kind == "ir":
         assert ir.serde.serialize_model(source).SerializeToString() == copy
-    assert io.fingerprint(result.model) == io.fingerprint(octavo.quantize(proto, feeds_for(proto)).model)
+    assert io.fingerprint(result.model) == io.fingerprint(
+        octavo.quantize(proto, feeds_for(proto), effort="plain").model
+    )
 
 
 def test_external_weights_of_the_input_stay_untouched_and_out_of_the_way(place: Path) -> None:
@@ -78,7 +81,7 @@ def test_external_weights_of_the_input_stay_untouched_and_out_of_the_way(place: 
     before = state(source)
     out = place / "out"
     out.mkdir()
-    octavo.quantize(path, feeds_for(convolutions(2)), output=out / "q.onnx")
+    octavo.quantize(path, feeds_for(convolutions(2)), output=out / "q.onnx", effort="plain")
     assert state(source) == before
     assert listed(out) == ["q.onnx"]
     assert listed(place) == ["in", "out"]
@@ -87,8 +90,8 @@ def test_external_weights_of_the_input_stay_untouched_and_out_of_the_way(place: 
 def test_the_output_may_not_be_the_input(place: Path) -> None:
     path = stored(place / "m.onnx", convolutions(1))
     before = state(place)
-    with pytest.raises(OutputError, match="is the model being read"):
-        octavo.quantize(path, iter(()), output=path)
+    with pytest.raises(OutputError, match="is read by this run"):
+        octavo.quantize(path, iter(()), output=path, effort="plain")
     assert state(place) == before
 
 
@@ -96,7 +99,7 @@ def test_the_output_may_not_be_the_input(place: Path) -> None:
 def test_an_old_opset_is_raised_to_13(opset: int) -> None:
     proto = builders.conv_net(opset=opset)
     data = feeds_for(proto)
-    result = octavo.quantize(proto, data)
+    result = octavo.quantize(proto, data, effort="plain")
     assert dict(result.model.opset_imports)[""] == 13
     assert error(result, proto, data) < 0.05
 
@@ -106,7 +109,7 @@ def test_an_old_opset_is_raised_to_13(opset: int) -> None:
     [
         octavo.W8A16,
         octavo.W8A8.but(weights=octavo.Scheme(INT4, octavo.PerChannel(), symmetric=True)),
-        octavo.W4A16.but(weights=octavo.Scheme(INT4, octavo.PerBlock(16), symmetric=True)),
+        octavo.W8A16.but(weights=octavo.Scheme(INT4, octavo.PerBlock(16), symmetric=True)),
         octavo.W8A8.but(overrides=(octavo.Override("r0", qtype=UINT16),)),
     ],
     ids=["16 bits", "4 bits", "blocks", "one tensor"],
@@ -125,20 +128,20 @@ def test_newer_types_raise_the_opset_to_21(recipe: octavo.Recipe, opset: int) ->
 def test_a_newer_opset_stays() -> None:
     proto = convolutions(1)
     proto.opset_import[0].version = 22
-    assert query.opset(octavo.quantize(proto, feeds_for(proto)).model) == 22
+    assert query.opset(octavo.quantize(proto, feeds_for(proto), effort="plain").model) == 22
 
 
 def test_an_opset_before_7_is_an_error_that_names_it() -> None:
     proto = convolutions(1)
     proto.opset_import[0].version = 6
     with pytest.raises(ModelError, match=r"opset 6.*export the model again"):
-        octavo.quantize(proto, [{"x": np.zeros((1, 8, 8, 8), np.float32)}])
+        octavo.quantize(proto, [{"x": np.zeros((1, 8, 8, 8), np.float32)}], effort="plain")
 
 
 def test_the_written_ir_version_is_one_that_the_runtime_loads() -> None:
     proto = convolutions(1)
     proto.ir_version = onnx.IR_VERSION + 1
-    result = octavo.quantize(proto, [{"x": weights(1, 8, 8, 8)}])
+    result = octavo.quantize(proto, [{"x": weights(1, 8, 8, 8)}], effort="plain")
     assert io.to_proto(result.model).ir_version <= runtime_ir_limit()
 
 
@@ -178,12 +181,12 @@ def test_a_model_of_integers_has_nothing_to_quantize() -> None:
         with pytest.raises(
             ModelError, match="has nothing that can be quantized: no operator computes on floats"
         ):
-            octavo.quantize(proto, data)
+            octavo.quantize(proto, data, effort="plain")
 
 
 def test_a_model_whose_operators_all_stay_float_is_an_error_that_counts_the_reasons() -> None:
     with pytest.raises(ModelError, match=r"nothing that can be quantized: 3 × Conv: excluded by 'op:Conv'"):
-        octavo.quantize(convolutions(3), feeds_for(convolutions(3)), exclude=["op:Conv"])
+        octavo.quantize(convolutions(3), feeds_for(convolutions(3)), exclude=["op:Conv"], effort="plain")
 
 
 def test_integer_tensors_are_never_quantized() -> None:
@@ -215,7 +218,7 @@ def test_static_quantization_without_data_says_what_is_needed() -> None:
 
 def test_a_generator_is_enough() -> None:
     proto = convolutions(2)
-    result = octavo.quantize(proto, (f for f in feeds_for(proto)))
+    result = octavo.quantize(proto, (f for f in feeds_for(proto)), effort="plain")
     assert result.stats is not None
     assert result.stats.samples == 4
 
@@ -228,7 +231,7 @@ def test_a_reader_with_get_next_is_enough() -> None:
         def get_next(self) -> Feeds | None:
             return next(self.samples, None)
 
-    assert octavo.quantize(convolutions(1), Reader()).stats.samples == 4  # type: ignore[union-attr]
+    assert octavo.quantize(convolutions(1), Reader(), effort="plain").stats.samples == 4  # type: ignore[union-attr]
 
 
 def test_samples_limits_how_many_are_read() -> None:
@@ -236,7 +239,7 @@ def test_samples_limits_how_many_are_read() -> None:
         while True:
             yield from feeds_for(convolutions(1), 2)
 
-    result = octavo.quantize(convolutions(1), endless(), samples=3)
+    result = octavo.quantize(convolutions(1), endless(), samples=3, effort="plain")
     assert result.stats is not None
     assert result.stats.samples == 3
 
@@ -254,7 +257,7 @@ def test_the_result_is_tried_with_a_sample_of_the_caller() -> None:
         {"shape": np.int64([7, 16]), "w": weights(16, 16)},
     )
     data = [{"a": weights(5, 16), "b": weights(2, 16)}]
-    result = octavo.quantize(proto, data)
+    result = octavo.quantize(proto, data, effort="plain")
     assert error(result, proto, data) < 0.05
 
 
@@ -269,6 +272,7 @@ def test_no_stray_files_are_left_anywhere(place: Path, tmp_path_factory: pytest.
         feeds_for(layers(2)),
         output=place / "q.onnx",
         prepare=octavo.PrepareOptions(symbolic_shapes=True),
+        effort="plain",
     )
     assert listed(source) == ["m.onnx"]
     assert listed(place) == ["q.onnx"]
@@ -278,7 +282,7 @@ def test_running_again_gives_the_same_bytes_and_never_appends(place: Path) -> No
     proto = layers(2)
     sizes = []
     for _ in range(3):
-        octavo.quantize(proto, feeds_for(proto), output=place / "q.onnx", external_data=True)
+        octavo.quantize(proto, feeds_for(proto), output=place / "q.onnx", external_data=True, effort="plain")
         sizes.append(state(place))
     assert listed(place) == ["q.onnx", "q.onnx.data"]
     assert sizes[0] == sizes[1] == sizes[2]
@@ -300,7 +304,9 @@ def test_an_interrupted_run_leaves_the_old_output_and_nothing_else(phase: str, p
     (place / "q.onnx").write_bytes(b"old")
     before = state(place)
     with pytest.raises(KeyboardInterrupt):
-        octavo.quantize(layers(2), feeds_for(layers(2)), output=place / "q.onnx", progress=Bomb(phase))
+        octavo.quantize(
+            layers(2), feeds_for(layers(2)), output=place / "q.onnx", progress=Bomb(phase), effort="plain"
+        )
     assert state(place) == before
 
 
@@ -328,7 +334,7 @@ def test_a_result_that_fails_its_check_leaves_the_old_output(place: Path, extern
 
 def test_a_folder_that_is_not_there_is_an_error_before_anything_is_done(place: Path) -> None:
     with pytest.raises(OutputError, match="no folder"):
-        octavo.quantize(layers(1), Bomb, output=place / "none" / "q.onnx")
+        octavo.quantize(layers(1), Bomb, output=place / "none" / "q.onnx", effort="plain")
 
 
 def test_a_read_only_folder_of_the_input_does_not_matter(place: Path) -> None:
@@ -337,7 +343,7 @@ def test_a_read_only_folder_of_the_input_does_not_matter(place: Path) -> None:
     path = stored(source / "m.onnx", layers(1), external=True)
     source.chmod(0o555)
     try:
-        octavo.quantize(path, feeds_for(layers(1)), output=place / "q.onnx")
+        octavo.quantize(path, feeds_for(layers(1)), output=place / "q.onnx", effort="plain")
     finally:
         source.chmod(0o755)
     assert listed(place) == ["q.onnx", "source"]
@@ -346,7 +352,7 @@ def test_a_read_only_folder_of_the_input_does_not_matter(place: Path) -> None:
 def test_the_written_file_is_what_was_verified(place: Path) -> None:
     proto = layers(2)
     data = feeds_for(proto)
-    result = octavo.quantize(proto, data, output=place / "q.onnx")
+    result = octavo.quantize(proto, data, output=place / "q.onnx", effort="plain")
     got = Session.open(str(place / "q.onnx")).run(data[0])
     assert all(np.array_equal(got[k], v) for k, v in run(result, data[0]).items())
     assert (place / "q.onnx").stat().st_mode & 0o777 == 0o666 & ~_umask()
@@ -363,13 +369,14 @@ def test_without_verification_nothing_is_run(place: Path) -> None:
     octavo.quantize(
         layers(1), feeds_for(layers(1)), output=place / "q.onnx", verify=False,
         progress=lambda phase, done, total: phases.append(phase),
+        effort="plain",
     )  # fmt: skip
     assert "verify" not in phases
     assert list(dict.fromkeys(phases)) == ["load", "prepare", "plan", "calibrate", "quantize"]
 
 
 def test_the_int8_model_holds_integers() -> None:
-    result = octavo.quantize(convolutions(3), feeds_for(convolutions(3)))
+    result = octavo.quantize(convolutions(3), feeds_for(convolutions(3)), effort="plain")
     assert ops(result)["Conv"] == 3
     assert ops(result)["Relu"] == 0
     assert result.bytes < 0.35 * result.float_bytes
@@ -377,7 +384,7 @@ def test_the_int8_model_holds_integers() -> None:
 
 def test_weights_in_constant_nodes_count_as_the_size_of_the_float_model() -> None:
     proto = convolutions(2)
-    plain = octavo.quantize(proto, feeds_for(proto)).float_bytes
+    plain = octavo.quantize(proto, feeds_for(proto), effort="plain").float_bytes
     held = onnx.ModelProto()
     held.CopyFrom(proto)
     constants = [
@@ -387,4 +394,4 @@ def test_weights_in_constant_nodes_count_as_the_size_of_the_float_model() -> Non
     nodes = [*constants, *held.graph.node]
     del held.graph.initializer[:], held.graph.node[:]
     held.graph.node.extend(nodes)
-    assert octavo.quantize(held, feeds_for(proto)).float_bytes == plain > 0
+    assert octavo.quantize(held, feeds_for(proto), effort="plain").float_bytes == plain > 0

@@ -28,7 +28,7 @@ class Samples:
 def calibration() -> Samples:
     """The 256 calibration samples: `{"image": float32 [1, 1, 28, 28]}`, in 0..1."""
     with np.load(HERE / "calibration.npz") as archive:
-        return Samples(to_input(archive["pixels"]))
+        return Samples(archive["image"])
 
 
 def test() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:

@@ -72,7 +72,7 @@ def main() -> int:
     path = arguments.out / "model.int8.onnx"
 
     start = time.perf_counter()
-    result = octavo.quantize(MODEL, data.calibration())
+    result = octavo.quantize(MODEL, data.calibration(), effort="plain")
     result.save(path, manifest=True)
     taken = time.perf_counter() - start
     print(f"{MODEL.name} prepared, calibrated, quantized, verified and written to {path} in {taken:.1f} s\n")

@@ -255,7 +255,8 @@ def main() -> None:
     onnx.save(export(network), path)
     shipped, calibration = test.head(SHIPPED_TEST), train.head(SHIPPED_CALIBRATION)
     np.savez_compressed(arguments.out / "test.npz", pixels=shipped.pixels, labels=shipped.labels)
-    np.savez_compressed(arguments.out / "calibration.npz", pixels=calibration.pixels)
+    images = calibration.pixels.astype(np.float32) / np.float32(255)
+    np.savez_compressed(arguments.out / "calibration.npz", image=images)
 
     ours, theirs = torch_logits(network, test.pixels), onnx_logits(path, test.pixels)
     print(f"PyTorch, all test images: {accuracy(ours, test.labels):.2f} %")

@@ -7,39 +7,40 @@ from typing import Any
 
 import numpy as np
 
-from octavo.evaluation.readers import ImageNetDataReader
-from octavo.model import io
-from octavo.model.samples import specs_of
+from octavo.evaluation.detection.reader_classes import ImageNetDataReader
+from octavo.model.files import io
+from octavo.model.runtime.samples import specs_of
 from octavo.quantization import CalibrationDataReader
 
 SHIPPED = Path(__file__).resolve().parent.parent / "fashion_mnist"
 
 
 class ArrayReader(CalibrationDataReader):
-    """Pictures in one array of an ``.npz`` file, whole numbers from 0 to 255, fed one by one as 0 … 1."""
+    """The images of an ``.npz`` file, fed one by one; integers from 0 to 255 become 0 … 1."""
 
     def __init__(self, file: Path, input_name: str) -> None:
         with np.load(file) as archive:
-            self.pictures = archive["pixels"]
+            images = archive[archive.files[0]]
+        self.images = images if images.dtype == np.float32 else images.astype(np.float32) / np.float32(255)
         self.input_name = input_name
         self.rewind()
 
     def get_next(self) -> dict[str, Any] | None:
-        picture = next(self.left, None)
-        return None if picture is None else {self.input_name: picture[None].astype(np.float32) / 255}
+        image = next(self.left, None)
+        return None if image is None else {self.input_name: image[None]}
 
     def rewind(self) -> None:
-        self.left = iter(self.pictures)
+        self.left = iter(self.images)
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
 
 def reader(data: Path, model: Path, limit: int) -> Any:
-    """A reader for a folder of pictures (prepared as for ImageNet), or for an ``.npz`` like the one here."""
+    """A reader for a folder of images (prepared as for ImageNet), or for an ``.npz`` like the one here."""
     if data.is_dir():
         return ImageNetDataReader(data, model, size_limit=limit)
     found = ArrayReader(data, specs_of(io.load(model))[0].name)
-    found.pictures = found.pictures[: limit or None]
+    found.images = found.images[: limit or None]
     found.rewind()
     return found

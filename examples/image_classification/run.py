@@ -26,7 +26,7 @@ def arguments() -> argparse.Namespace:
         "--calibrate_dataset",
         type=Path,
         default=SHIPPED / "calibration.npz",
-        help="a folder of pictures, or an .npz file with an array 'pixels'",
+        help="a folder of images, or an .npz file with an array of them",
     )
     parser.add_argument("--limit", type=int, default=64, help="how many pictures to calibrate with (0: all)")
     parser.add_argument(

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from made import CLASSES, write_detector, write_pictures
 
-from octavo.evaluation.categories import COCO_80
-from octavo.evaluation.readers import YoloV3DataReader, YoloV3Evaluator
+from octavo.evaluation.detection.annotations import COCO_80
+from octavo.evaluation.detection.reader_classes import YoloV3DataReader, YoloV3Evaluator
 from octavo.quantization import QuantType, create_calibrator, quantize_static, write_calibration_table
 
 

@@ -1,7 +1,8 @@
 """Octavo quantizes ONNX models: smaller, faster, still right, and it shows why.
 
-The names below are the public surface; everything is loaded when it is first used, so that importing the
-package (and ``octavo --help``) costs next to nothing.
+``octavo.quantize(model, data)`` does all of it. The names in ``__all__`` are the public surface;
+:func:`stability` says of each whether it is stable or provisional, and docs/api.md lists them. Everything is
+loaded when it is first used, so that importing the package (and ``octavo --help``) costs next to nothing.
 """
 
 from __future__ import annotations
@@ -25,17 +26,15 @@ if TYPE_CHECKING:
         quantize,
         ready,
         save_stats,
+        tune,
     )
-    from octavo.calibration.readers.images import images
-    from octavo.calibration.readers.made_up import random_data
-    from octavo.calibration.readers.preprocessing import preprocessing
-    from octavo.calibration.readers.text import text
     from octavo.comparison import Comparison, Diagnosis, compare, doctor
     from octavo.core.granularity import PerBlock, PerChannel, PerTensor
     from octavo.core.plan import Plan
     from octavo.core.qparams import QParams
     from octavo.core.recipe import (
         FP8,
+        W4,
         W4A16,
         W8,
         W8A8,
@@ -49,6 +48,11 @@ if TYPE_CHECKING:
     )
     from octavo.core.scheme import MSE, Auto, Distribution, Entropy, MinMax, Percentile, Scheme
     from octavo.core.stats import Stats
+    from octavo.data.adjusted import arrays
+    from octavo.data.images.preprocessing import preprocessing
+    from octavo.data.readers.image_files import images
+    from octavo.data.readers.random_samples import random_data
+    from octavo.data.readers.text_files import text
     from octavo.errors import (
         DataError,
         IsolationError,
@@ -58,32 +62,34 @@ if TYPE_CHECKING:
         RecipeError,
         TableError,
     )
-    from octavo.evaluation.bench import bench
-    from octavo.evaluation.measurement import Bench
+    from octavo.evaluation.evaluator import evaluate
     from octavo.evaluation.registry import metric
-    from octavo.evaluation.result import Evaluation
-    from octavo.evaluation.run import evaluate
+    from octavo.evaluation.scores import Evaluation
+    from octavo.evaluation.timing.bench import bench
+    from octavo.evaluation.timing.measurements import Bench
     from octavo.isolation import isolated
     from octavo.linting import Lint, lint
     from octavo.model.prepare import PrepareOptions
     from octavo.reporting.html import report
     from octavo.result import Result
-    from octavo.tuning import Demands, Tuned, tune
+    from octavo.tuning import Demands, TaskCheck, Tuned
+    from octavo.tuning.proposals import Proposal, propose
 
 _HOMES = {
     "octavo.api": (
         "Prepared", "calibrate", "convert_qat", "emit", "inspect", "load_stats", "plan", "prepare",
-        "quantize", "ready", "save_stats",
+        "quantize", "ready", "save_stats", "tune",
     ),
-    "octavo.calibration.readers.images": ("images",),
-    "octavo.calibration.readers.made_up": ("random_data",),
-    "octavo.calibration.readers.preprocessing": ("preprocessing",),
-    "octavo.calibration.readers.text": ("text",),
+    "octavo.data.adjusted": ("arrays",),
+    "octavo.data.readers.image_files": ("images",),
+    "octavo.data.readers.random_samples": ("random_data",),
+    "octavo.data.images.preprocessing": ("preprocessing",),
+    "octavo.data.readers.text_files": ("text",),
     "octavo.core.granularity": ("PerBlock", "PerChannel", "PerTensor"),
     "octavo.core.plan": ("Plan",),
     "octavo.core.qparams": ("QParams",),
     "octavo.core.recipe": (
-        "FP8", "W4A16", "W8", "W8A16", "W8A8",
+        "FP8", "W4", "W4A16", "W8", "W8A16", "W8A8",
         "DynamicScheme", "Override", "Placement", "Recipe", "Style", "preset",
     ),
     "octavo.core.scheme": ("MSE", "Auto", "Distribution", "Entropy", "MinMax", "Percentile", "Scheme"),
@@ -93,17 +99,18 @@ _HOMES = {
         "TableError",
     ),
     "octavo.comparison": ("Comparison", "Diagnosis", "compare", "doctor"),
-    "octavo.evaluation.bench": ("bench",),
-    "octavo.evaluation.measurement": ("Bench",),
+    "octavo.evaluation.timing.bench": ("bench",),
+    "octavo.evaluation.timing.measurements": ("Bench",),
     "octavo.evaluation.registry": ("metric",),
-    "octavo.evaluation.result": ("Evaluation",),
-    "octavo.evaluation.run": ("evaluate",),
+    "octavo.evaluation.scores": ("Evaluation",),
+    "octavo.evaluation.evaluator": ("evaluate",),
     "octavo.isolation": ("isolated",),
     "octavo.linting": ("Lint", "lint"),
     "octavo.model.prepare": ("PrepareOptions",),
     "octavo.reporting.html": ("report",),
     "octavo.result": ("Result",),
-    "octavo.tuning": ("Demands", "Tuned", "tune"),
+    "octavo.tuning": ("Demands", "TaskCheck", "Tuned"),
+    "octavo.tuning.proposals": ("Proposal", "propose"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -111,15 +118,15 @@ __all__ = [  # noqa: RUF022 - grouped
     # verbs
     "quantize", "tune", "convert_qat", "plan", "prepare", "ready", "calibrate", "emit", "inspect",
     "load_stats", "save_stats",
-    "evaluate", "bench", "metric", "compare", "doctor", "lint", "report", "isolated",
+    "evaluate", "bench", "metric", "compare", "propose", "doctor", "lint", "report", "isolated",
     # what they take and give
     "Plan", "Prepared", "PrepareOptions", "QParams", "Result", "Stats",
-    "Evaluation", "Bench", "Comparison", "Diagnosis", "Lint", "Demands", "Tuned",
+    "Evaluation", "Bench", "Comparison", "Proposal", "Diagnosis", "Lint", "Demands", "TaskCheck", "Tuned",
     # data
-    "images", "text", "random_data", "preprocessing",
+    "images", "arrays", "text", "random_data", "preprocessing",
     # recipes
     "Recipe", "Scheme", "DynamicScheme", "Style", "Placement", "Override", "preset",
-    "W8A8", "W8A16", "W8", "W4A16", "FP8",
+    "W8A8", "W8A16", "W8", "W4", "W4A16", "FP8",
     "PerTensor", "PerChannel", "PerBlock",
     # calibration methods
     "MinMax", "Percentile", "Entropy", "MSE", "Distribution", "Auto",
@@ -128,6 +135,19 @@ __all__ = [  # noqa: RUF022 - grouped
     "IsolationError",
     "__version__",
 ]  # fmt: skip
+
+# May still change between minor releases; all other names are stable.
+PROVISIONAL = frozenset({
+    "Comparison", "Demands", "Diagnosis", "Distribution", "FP8", "Lint", "PrepareOptions", "TaskCheck",
+    "Tuned", "doctor", "isolated", "metric", "preprocessing", "random_data", "ready", "tune",
+})  # fmt: skip
+
+
+def stability(name: str) -> str:
+    """Return ``stable`` or ``provisional`` for a public name."""
+    if name not in __all__:
+        raise AttributeError(f"{name!r} is not a public name of octavo")
+    return "provisional" if name in PROVISIONAL else "stable"
 
 
 deferred.install()

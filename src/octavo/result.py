@@ -17,16 +17,16 @@ import onnx_ir as ir
 
 from octavo._version import __version__
 from octavo.algorithms.steps import StepReport
-from octavo.core import codec
+from octavo.core import codec, files
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
 from octavo.core.recipe import Recipe
 from octavo.core.stats import Stats
 from octavo.errors import OutputError
-from octavo.model import files, io
+from octavo.model.files import io
 from octavo.model.prepare import PrepareReport
-from octavo.model.session import Feeds
-from octavo.model.verification import verify
+from octavo.model.runtime.session import Feeds
+from octavo.model.runtime.verification import verify
 from octavo.reporting.summary import summary
 
 SCHEMA = 1  # the version of what to_dict() gives
@@ -49,6 +49,13 @@ class Result:
     source: io.ModelSource | None = None
     data_fingerprint: str | None = None
     steps: Sequence[StepReport] = ()
+    choice: Any = None  # the trials that this one was chosen from, where ways were compared: octavo.Tuned
+    gates: Sequence[Any] = ()  # the requirements that were given, and what was measured of each
+
+    @property
+    def met(self) -> bool:
+        """Whether the result meets what was required of it; True where nothing was."""
+        return (self.choice is None or self.choice.met) and all(gate.passed for gate in self.gates)
 
     def summary(self) -> str:
         """What was done, in a few lines."""
@@ -59,7 +66,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from octavo.reporting.html.notebook import result_html  # loaded where a page is shown
+        from octavo.reporting.notebook import result_html  # loaded where a page is shown
 
         return result_html(self)
 
@@ -99,8 +106,9 @@ class Result:
             "fingerprints": self.fingerprints(),
             "float_bytes": self.float_bytes,
             "bytes": self.bytes,
-            "stored": len(self.plan.stored),  # weights in integers that run as float
+            "stored": len(self.plan.compressed),  # weights in integers that run as float
             "notes": list(self.notes),
+            **({"tuning": self.choice.chosen_dict()} if self.choice is not None else {}),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,6 +124,8 @@ class Result:
             "recipe": _plain_recipe(self.recipe),
             "plan": self.plan.to_dict(),
             "params": {str(k): _numbers(p) for k, p in self.params.items()},
+            **({"tuning": self.choice.to_dict()} if self.choice is not None else {}),
+            **({"gates": [gate.to_dict() for gate in self.gates]} if self.gates else {}),
         }
 
 
@@ -163,10 +173,11 @@ def check_output(model: ir.Model, path: Path) -> None:
     with _reported(path):
         if not path.parent.is_dir():
             raise OutputError(f"{path.parent} is no folder; create it first, or choose another output.")
-        if path.is_dir():
-            raise OutputError(f"{path} is a folder; give the path of a file.")
+    beside = path.with_name(path.name + ".data")
+    files.refuse_special(path)
+    files.refuse_special(beside)
     files.sweep(path.parent)
-    io.refuse_overwriting(model, path, path.with_name(path.name + ".data"))
+    io.refuse_overwriting(model, path, beside)
     files.check_room(path, io.weight_bytes(model) // _MOST_SHRUNK)
 
 

@@ -17,12 +17,12 @@ def spread(rng: np.random.Generator, count: int, decades: float) -> np.ndarray:
 
 
 def conv_chain(
-    activation: str = "Relu", *, seed: int = 0, decades: float = 2.0, loud: float = 1.0
+    activation: str = "Relu", *, seed: int = 0, decades: float = 2.0, gain: float = 1.0
 ) -> onnx.ModelProto:
     """Conv 1 × 1, activation, depthwise Conv, activation, Conv 1 × 1, with channels of very unlike size."""
     rng = np.random.default_rng(seed)
     wide = 24
-    s, t = (spread(rng, wide, decades) * np.float32(loud) for _ in range(2))
+    s, t = (spread(rng, wide, decades) * np.float32(gain) for _ in range(2))
     arrays: dict[str, Any] = {
         "w0": (rng.standard_normal((wide, 8, 1, 1)) * s[:, None, None, None] * 0.4).astype(np.float32),
         "b0": (rng.standard_normal(wide) * s * 0.2).astype(np.float32),
@@ -51,7 +51,7 @@ def conv_chain(
     )
 
 
-def pictures(count: int = 8, seed: int = 1) -> list[Feeds]:
+def images(count: int = 8, seed: int = 1) -> list[Feeds]:
     """Inputs of :func:`conv_chain`."""
     rng = np.random.default_rng(seed)
     return [{"x": rng.standard_normal((1, 8, 10, 10)).astype(np.float32)} for _ in range(count)]

@@ -15,7 +15,7 @@ from octavo.algorithms import steps as stepping
 from octavo.algorithms.steps import StepReport, Subject
 from octavo.core.granularity import PerTensor
 from octavo.core.recipe import Recipe
-from octavo.model import io
+from octavo.model.files import io
 from octavo.targets import target
 
 Feeds = dict[str, np.ndarray]
@@ -31,7 +31,7 @@ def float_step(
     """The float model after a step, and its report."""
     model = io.load(proto)
     pipeline.ready(model, 17, octavo.PrepareOptions(fold_constants=False, fuse=False))
-    subject = Subject(model, recipe, planning.build(model, recipe, target("ort-cpu")))
+    subject = Subject(model, recipe, planning.build(model, planning.policy_for(recipe, target("ort-cpu"))))
     chosen = stepping.steps([text])
     with stepping.observed(chosen, subject) as needs:
         stats = calibration.collect(model, needs, list(samples)) if needs else {}

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.algorithms.arrays import HOST, Arrays, Cupy, Torch, arrays
-from octavo.algorithms.feedback import Grid, fed_back, nearest, upper_factor
-from octavo.algorithms.inputs import Inputs
-from octavo.algorithms.judging import Judge, solved
-from octavo.algorithms.rounding import Rounding
+from octavo.algorithms.layers.arrays import HOST, Arrays, Cupy, Torch, arrays
+from octavo.algorithms.layers.error_feedback import Grid, fed_back, nearest, upper_factor
+from octavo.algorithms.layers.input_moments import InputMoments
+from octavo.algorithms.layers.weight_error import WeightError, rounded_rows
+from octavo.algorithms.steps.rounding import Rounding
 from octavo.errors import DataError, RecipeError
 
-from .nets import conv_chain, pictures
+from .nets import conv_chain, images
 from .stepping import EVERYWHERE
 
 
@@ -36,7 +36,7 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return arrays("gpu")
 
 
-def problem(groups: int, outputs: int, products: int) -> tuple[np.ndarray, Grid, Inputs]:
+def problem(groups: int, outputs: int, products: int) -> tuple[np.ndarray, Grid, InputMoments]:
     rng = np.random.default_rng(0)
     x = (
         rng.standard_normal((groups, 3 * products, products)) @ rng.standard_normal((products, products))
@@ -45,7 +45,7 @@ def problem(groups: int, outputs: int, products: int) -> tuple[np.ndarray, Grid,
     gram = x.swapaxes(1, 2) @ x / x.shape[1]
     rows = rng.standard_normal((groups, outputs, products))
     scale = np.abs(rows).max(axis=2, keepdims=True) / 7
-    moments = Inputs(x.shape[1], x.mean(axis=1), (x**2).mean(axis=1), gram)
+    moments = InputMoments(x.shape[1], x.mean(axis=1), (x**2).mean(axis=1), gram)
     return rows, Grid(scale, np.zeros_like(scale), -7, 7), moments
 
 
@@ -53,7 +53,13 @@ def problem(groups: int, outputs: int, products: int) -> tuple[np.ndarray, Grid,
 def test_every_library_rounds_the_same(library: Arrays, groups: int, outputs: int, products: int) -> None:
     rows, grid, moments = problem(groups, outputs, products)
     found = [
-        solved(rows, grid, Judge.of(moments, 0.1, xp, factor=True), np.zeros_like(grid.scale), together=False)
+        rounded_rows(
+            rows,
+            grid,
+            WeightError.of(moments, 0.1, xp, factor=True),
+            np.zeros_like(grid.scale),
+            together=False,
+        )
         for xp in (HOST, library)
     ]
     np.testing.assert_allclose(found[1].stored, found[0].stored, atol=1e-5)
@@ -63,7 +69,7 @@ def test_every_library_rounds_the_same(library: Arrays, groups: int, outputs: in
 
 def test_errors_are_those_of_the_rows_in_float64() -> None:
     rows, grid, moments = problem(1, 10, 70)
-    found = solved(rows, grid, Judge.of(moments, 0.1, HOST, factor=True), None, together=False)
+    found = rounded_rows(rows, grid, WeightError.of(moments, 0.1, HOST, factor=True), None, together=False)
     for stored, error in ((found.stored, found.after), (nearest(rows, grid), found.before)):
         delta = stored.astype(np.float64)[0] - rows[0]
         np.testing.assert_allclose(error[0], ((delta @ moments.gram[0]) * delta).sum(axis=1), rtol=1e-3)  # type: ignore[index]
@@ -104,7 +110,7 @@ def test_without_a_gpu_gpu_is_refused_and_auto_is_numpy(monkeypatch: pytest.Monk
     assert arrays("auto") is HOST and arrays("cpu") is HOST
     with pytest.raises(RecipeError, match="install CuPy"):
         octavo.quantize(
-            conv_chain(), pictures(2), recipe=EVERYWHERE.but(steps=("rounding:device=gpu",)), engine="serial"
+            conv_chain(), images(2), recipe=EVERYWHERE.but(steps=("rounding:device=gpu",)), engine="serial"
         )
 
 
@@ -116,7 +122,7 @@ def test_an_unknown_device_is_refused() -> None:
 def test_a_model_is_rounded_by_another_library_as_by_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", stand_in())
     one, other = (
-        octavo.quantize(conv_chain(), pictures(4), recipe=EVERYWHERE.but(steps=(step,)), engine="serial")
+        octavo.quantize(conv_chain(), images(4), recipe=EVERYWHERE.but(steps=(step,)), engine="serial")
         for step in ("rounding", "rounding:device=gpu")
     )
     assert other.steps[0].fall == pytest.approx(one.steps[0].fall, rel=1e-3)

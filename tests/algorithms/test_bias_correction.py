@@ -8,10 +8,10 @@ from quantizing import run
 
 import octavo
 
-from .nets import conv_chain, pictures
+from .nets import conv_chain, images
 from .stepping import EVERYWHERE, PER_TENSOR, error
 
-FRESH = pictures(6, seed=7)
+FRESH = images(6, seed=7)
 
 
 def shift(proto: object, recipe: octavo.Recipe, samples: list[dict[str, np.ndarray]]) -> float:
@@ -27,20 +27,20 @@ def positive(samples: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]
 
 @pytest.mark.parametrize("step", ["bias-correction", "bias-correction:sequential"])
 def test_the_mean_shift_goes(step: str) -> None:
-    proto, samples = conv_chain("Relu"), positive(pictures())
+    proto, samples = conv_chain("Relu"), positive(images())
     plain = shift(proto, PER_TENSOR, samples)
     assert shift(proto, PER_TENSOR.but(steps=(step,)), samples) < 0.2 * plain
 
 
 def test_the_sequential_form_takes_out_more() -> None:
-    proto, samples = conv_chain("Relu"), positive(pictures())
+    proto, samples = conv_chain("Relu"), positive(images())
     once = shift(proto, PER_TENSOR.but(steps=("bias-correction",)), samples)
     again = shift(proto, PER_TENSOR.but(steps=("bias-correction:sequential",)), samples)
     assert again < 0.5 * once
 
 
 def test_the_error_of_the_quantized_model_falls() -> None:
-    proto, samples, fresh = conv_chain("Relu"), positive(pictures()), positive(FRESH)
+    proto, samples, fresh = conv_chain("Relu"), positive(images()), positive(FRESH)
     plain = error(proto, samples, fresh, PER_TENSOR)
     assert error(proto, samples, fresh, PER_TENSOR.but(steps=("bias-correction",))) < 0.8 * plain
 
@@ -56,7 +56,7 @@ def test_the_bias_takes_the_shift_that_weights_and_means_give() -> None:
         [tensor("y", [1, 16, 10, 10])],
         arrays,
     )
-    samples = positive(pictures())
+    samples = positive(images())
     result = octavo.quantize(proto, samples, recipe=PER_TENSOR.but(steps=("bias-correction",)))
     scale = 20 / 127
     mean = np.mean([f["x"].astype(np.float64) for f in samples], axis=(0, 1, 3, 4))
@@ -73,10 +73,10 @@ def test_a_convolution_without_a_bias_gets_one() -> None:
     for one in proto.graph.node:
         if one.op_type == "Conv":
             del one.input[2]
-    result = octavo.quantize(proto, positive(pictures()), recipe=PER_TENSOR.but(steps=("bias-correction",)))
+    result = octavo.quantize(proto, positive(images()), recipe=PER_TENSOR.but(steps=("bias-correction",)))
     (report,) = result.steps
     assert len(report.changed) == 3
-    plain = octavo.quantize(proto, positive(pictures()), recipe=PER_TENSOR)
+    plain = octavo.quantize(proto, positive(images()), recipe=PER_TENSOR)
     assert op_counts(result)["Conv"] == op_counts(plain)["Conv"]
     assert op_counts(result).get("Add", 0) == 0
 
@@ -122,8 +122,7 @@ def test_a_linear_layer_gets_a_bias_where_it_costs_no_operator(
 def test_a_product_that_would_need_an_operator_is_left_alone() -> None:
     proto, samples = coarse_product("MatMul")
     result = octavo.quantize(proto, samples, recipe=EVERYWHERE.but(steps=("bias-correction",)))
-    reason = "it has no bias, and one would cost an operator"
-    assert [(r.layer, r.reason) for r in result.steps[0].refused] == [("m", reason)]
+    assert [(r.layer, "no bias" in r.reason) for r in result.steps[0].refused] == [("m", True)]
 
 
 def bent(function: str) -> onnx.ModelProto:
@@ -162,6 +161,6 @@ def test_the_model_is_run_again_where_float_functions_stand_between(function: st
 def test_data_that_comes_once_is_gone_through_once() -> None:
     rng = np.random.default_rng(5)
     samples = ({"x": rng.standard_normal((1, 16, 8, 8)).astype(np.float32)} for _ in range(9))
-    result = octavo.quantize(bent("Softplus"), samples)
+    result = octavo.quantize(bent("Softplus"), samples, effort="plain")
     assert [report.step for report in result.steps] == ["clip", "bias-correction"]
     assert result.steps[1].changed

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.algorithms import Algorithm, Blocks, BlockScheme, Default, Gptq, Hqq, KQuant, Rtn
+from octavo.algorithms.weights import Algorithm, Blocks, BlockScheme, Furthest, Gptq, Hqq, KQuant, Rtn
 from octavo.errors import DataError, RecipeError
 
-ALL = [Default(), Rtn(), Hqq(), KQuant(), Gptq()]
+ALL = [Furthest(), Rtn(), Hqq(), KQuant(), Gptq()]
 NAMES = [type(a).__name__ for a in ALL]
 
 
@@ -79,7 +79,7 @@ def test_a_weight_that_is_not_finite_is_refused() -> None:
     w = weights()
     w[1, 1] = np.nan
     with pytest.raises(DataError, match="NaN"):
-        Default().blocks(w, BlockScheme())
+        Furthest().blocks(w, BlockScheme())
 
 
 def test_widths_and_blocks_that_make_no_sense_are_refused() -> None:
@@ -95,7 +95,7 @@ def test_widths_and_blocks_that_make_no_sense_are_refused() -> None:
 
 def test_the_runtimes_symmetric_rounding_puts_the_furthest_value_on_the_lowest_integer() -> None:
     w = np.float32([[1.0, -0.5, 4.0, 2.0], [-8.0, 1.0, 2.0, 3.0]])
-    made = Default().blocks(w, BlockScheme(4, 4, symmetric=True))
+    made = Furthest().blocks(w, BlockScheme(4, 4, symmetric=True))
     np.testing.assert_array_equal(made.scale, [[-0.5], [1.0]])
     np.testing.assert_array_equal(real(made), w)
     assert made.integers[0, 2] == 0
@@ -187,7 +187,7 @@ def test_rounding_is_within_a_step_for_any_shape(
     rows: int, columns: int, size: int, bits: int, symmetric: bool, scale: float, seed: int
 ) -> None:
     w = (weights(rows, columns, seed) * scale).astype(np.float32)
-    for algorithm in (Default(), Rtn()):
+    for algorithm in (Furthest(), Rtn()):
         made = algorithm.blocks(w, BlockScheme(bits, size, symmetric))
         step = np.repeat(np.abs(made.scale.astype(np.float64)), size, axis=1)[:, :columns]
         assert (np.abs(real(made) - w) <= 1.01 * step).all()

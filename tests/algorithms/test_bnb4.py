@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.algorithms import bnb4
+from octavo.algorithms.weights import bnb4
 from octavo.errors import DataError, RecipeError
 
 

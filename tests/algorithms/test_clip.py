@@ -7,15 +7,15 @@ from builders import model, node, tensor
 from quantizing import run
 
 import octavo
-from octavo.algorithms.clip import classed
-from octavo.algorithms.spreads import FUNCTIONS, answering, joined
+from octavo.algorithms.layers.activation_spread import FUNCTIONS, after_function, joined
+from octavo.algorithms.steps.clip import classed
 from octavo.calibration.methods.spread import Spread
 
-from .nets import conv_chain, outlier_block, pictures, sentences
+from .nets import conv_chain, images, outlier_block, sentences
 from .stepping import EVERYWHERE, error
 
 Feeds = dict[str, np.ndarray]
-ANSWER = "it goes to an output of the model, where rare values count"
+OUTPUT = "reaches an output"
 
 
 def quiet_outlier(weight: float, kind: str = "linear") -> tuple[onnx.ModelProto, list[Feeds]]:
@@ -23,9 +23,9 @@ def quiet_outlier(weight: float, kind: str = "linear") -> tuple[onnx.ModelProto,
     rng = np.random.default_rng(0)
     w = rng.standard_normal((12, 8)).astype(np.float32)
     w[:, 3] = weight * np.sign(w[:, 3])
-    loud = np.ones(8, np.float32)
-    loud[3] = 50
-    x = (rng.standard_normal((40, 8)) * loud).astype(np.float32)
+    outlier = np.ones(8, np.float32)
+    outlier[3] = 50
+    x = (rng.standard_normal((40, 8)) * outlier).astype(np.float32)
     if kind == "linear":
         nodes = [node("Gemm", ["x", "w"], ["y"], "fc", transB=1)]
         shapes = (["n", 8], ["n", 12])
@@ -79,23 +79,23 @@ def test_a_reader_that_is_no_layer_keeps_the_outlier() -> None:
 
 
 def test_no_error_rises_by_the_measure_of_the_step() -> None:
-    for proto, samples in ((conv_chain("Relu"), pictures()), (outlier_block(), sentences())):
+    for proto, samples in ((conv_chain("Relu"), images()), (outlier_block(), sentences())):
         result = octavo.quantize(proto, samples, recipe=EVERYWHERE.but(steps=("clip",)))
         (report,) = result.steps
         assert report.changed or report.refused
         assert all(change.after < change.before for change in report.changed)
         reasons = {r.reason for r in report.refused}
-        assert reasons <= {"no other range makes a tenth less error", ANSWER}
+        assert all(OUTPUT in reason or "no other range" in reason for reason in reasons)
 
 
 def test_operators_and_size_stay_the_same() -> None:
     proto = conv_chain("Clip")
-    plain = octavo.quantize(proto, pictures(), recipe=EVERYWHERE)
-    result = octavo.quantize(proto, pictures(), recipe=EVERYWHERE.but(steps=("clip",)))
+    plain = octavo.quantize(proto, images(), recipe=EVERYWHERE)
+    result = octavo.quantize(proto, images(), recipe=EVERYWHERE.but(steps=("clip",)))
     assert result.bytes == plain.bytes
     assert [n.op_type for n in result.model.graph] == [n.op_type for n in plain.model.graph]
-    assert error(proto, pictures(), pictures(4, seed=3), EVERYWHERE.but(steps=("clip",))) < 2 * error(
-        proto, pictures(), pictures(4, seed=3), EVERYWHERE
+    assert error(proto, images(), images(4, seed=3), EVERYWHERE.but(steps=("clip",))) < 2 * error(
+        proto, images(), images(4, seed=3), EVERYWHERE
     )
 
 
@@ -128,7 +128,7 @@ def silu_between(low: float) -> tuple[onnx.ModelProto, list[Feeds]]:
         node("Conv", ["a", "w1"], ["y"], "last"),
     ]
     shapes = [tensor("x", ["n", 8, 10, 10])], [tensor("y", ["n", 4, 10, 10])]
-    return model(nodes, *shapes, arrays), pictures()
+    return model(nodes, *shapes, arrays), images()
 
 
 def test_what_a_silu_makes_nothing_of_is_cut_off() -> None:
@@ -138,15 +138,15 @@ def test_what_a_silu_makes_nothing_of_is_cut_off() -> None:
     key = next(k for k in result.params if k.tensor == "c")
     lowest = -float(result.params[key].scale) * float(result.params[key].zero_point)
     assert -12 < lowest < -3
-    assert error(proto, samples, pictures(4, seed=9), clipped) < 0.3 * error(
-        proto, samples, pictures(4, seed=9), plain
+    assert error(proto, samples, images(4, seed=9), clipped) < 0.3 * error(
+        proto, samples, images(4, seed=9), plain
     )
 
 
 def test_what_goes_to_an_output_keeps_its_range() -> None:
     proto, samples = silu_between(0)
     result = octavo.quantize(proto, samples, recipe=EVERYWHERE.but(steps=("clip",)))
-    assert {r.layer: r.reason for r in result.steps[0].refused}["y"] == ANSWER
+    assert OUTPUT in {r.layer: r.reason for r in result.steps[0].refused}["y"]
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
@@ -154,7 +154,7 @@ def test_errors_behind_a_function_are_those_of_values_put_through_it(name: str) 
     rng = np.random.default_rng(0)
     values = rng.normal(0, 3, 200_000)
     counts, edges = np.histogram(values, 2000)
-    spread = answering(Spread(edges, counts.astype(np.float64)), name)
+    spread = after_function(Spread(edges, counts.astype(np.float64)), name)
     scheme = octavo.W8A8.activations
     assert isinstance(scheme, octavo.Scheme)
     f = FUNCTIONS[name]
@@ -179,7 +179,7 @@ def test_scores_are_judged_behind_their_sigmoid() -> None:
         node("Sigmoid", ["r"], ["y"], "sigmoid"),
     ]
     proto = model(nodes, [tensor("x", ["n", 8, 10, 10])], [tensor("y", ["n", 8, 100])], arrays)
-    samples = pictures()
+    samples = images()
     result = octavo.quantize(proto, samples, recipe=EVERYWHERE.but(steps=("clip",)))
     change = {c.layer: c for c in result.steps[0].changed}["c"]
     assert change.after < 0.5 * change.before
@@ -188,7 +188,7 @@ def test_scores_are_judged_behind_their_sigmoid() -> None:
     assert abs(top - found) < 0.03  # what is sure stays sure
 
 
-def test_one_loud_sample_of_many_does_not_decide_the_range() -> None:
+def test_one_outlier_sample_of_many_does_not_decide_the_range() -> None:
     rng = np.random.default_rng(5)
     w = rng.standard_normal((12, 8)).astype(np.float32)
     proto = model(

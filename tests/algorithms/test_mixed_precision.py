@@ -8,25 +8,26 @@ from quantizing import run
 
 import octavo
 from octavo.algorithms import steps as stepping
-from octavo.algorithms.mixed_precision import MixedPrecision
+from octavo.algorithms.steps.mixed_precision import MixedPrecision
 from octavo.errors import RecipeError
 from octavo.targets import target
 
-from .nets import conv_chain, pictures
+from .nets import conv_chain, images
 from .stepping import EVERYWHERE, error
 
 Feeds = dict[str, np.ndarray]
 QNN = target("qnn").static_recipe
 
 
-def loud_input(seed: int = 0) -> tuple[onnx.ModelProto, list[Feeds]]:
+def outlier_input(seed: int = 0) -> tuple[onnx.ModelProto, list[Feeds]]:
     """Three layers; what the second reads has a channel that is 300 times as large as the others."""
     rng = np.random.default_rng(seed)
-    loud = np.ones((16, 1, 1, 1), np.float32)
-    loud[5] = 300
+    outlier = np.ones((16, 1, 1, 1), np.float32)
+    outlier[5] = 300
     arrays = {
-        "w0": (rng.standard_normal((16, 8, 1, 1)) * 0.3).astype(np.float32) * loud,
-        "w1": (rng.standard_normal((16, 16, 1, 1)) * 0.3).astype(np.float32) / loud.reshape(1, 16, 1, 1) ** 2,
+        "w0": (rng.standard_normal((16, 8, 1, 1)) * 0.3).astype(np.float32) * outlier,
+        "w1": (rng.standard_normal((16, 16, 1, 1)) * 0.3).astype(np.float32)
+        / outlier.reshape(1, 16, 1, 1) ** 2,
         "w2": (rng.standard_normal((8, 16, 3, 3)) * 0.3).astype(np.float32),
     }
     nodes = [
@@ -35,11 +36,11 @@ def loud_input(seed: int = 0) -> tuple[onnx.ModelProto, list[Feeds]]:
         node("Conv", ["b", "w2"], ["y"], "last", pads=[1, 1, 1, 1]),
     ]
     shapes = [tensor("x", ["n", 8, 10, 10])], [tensor("y", ["n", 8, 10, 10])]
-    return model(nodes, *shapes, arrays), pictures()
+    return model(nodes, *shapes, arrays), images()
 
 
 def test_the_layer_that_8_bits_break_stays_float() -> None:
-    proto, samples = loud_input()
+    proto, samples = outlier_input()
     recipe = EVERYWHERE.but(steps=("mixed-precision",))
     result = octavo.quantize(proto, samples, recipe=recipe)
     (report,) = result.steps
@@ -49,14 +50,14 @@ def test_the_layer_that_8_bits_break_stays_float() -> None:
     skipped = {s.node: s.reason for s in result.plan.skipped}
     assert skipped["broken"].startswith("mixed precision: 8 bits leave it")
     assert set(result.plan.nodes) == {"last"}  # the tensor between the first two stays float
-    assert error(proto, samples, pictures(4, seed=5), recipe) < 0.1 * error(
-        proto, samples, pictures(4, seed=5), EVERYWHERE
+    assert error(proto, samples, images(4, seed=5), recipe) < 0.1 * error(
+        proto, samples, images(4, seed=5), EVERYWHERE
     )
 
 
-def test_what_stands_before_an_absorbed_clamp_is_not_rounded_instead() -> None:
+def test_what_stands_before_a_fused_clamp_is_not_rounded_instead() -> None:
     """Before the Relu the range is 40 times as wide: to round there would be worse than behind it."""
-    proto, samples = loud_input()
+    proto, samples = outlier_input()
     low = np.zeros(16, np.float32)
     low[2] = -10_000
     proto.graph.initializer.append(onnx.numpy_helper.from_array(low, "low"))
@@ -65,22 +66,22 @@ def test_what_stands_before_an_absorbed_clamp_is_not_rounded_instead() -> None:
     proto.graph.node[2].input[0] = "r"
     recipe = EVERYWHERE.but(steps=("mixed-precision",))
     plain = octavo.quantize(proto, samples, recipe=EVERYWHERE)
-    assert "relu" in plain.plan.absorbed
+    assert "relu" in plain.plan.fused
     result = octavo.quantize(proto, samples, recipe=recipe)
     (change,) = result.steps[0].changed
     assert change.layer == "broken" and change.what.startswith("float with its input, ")
     assert set(result.plan.nodes) == {"last"}
     assert {key.tensor for key in result.plan.entries}.isdisjoint({"a", "r"})
-    fresh = pictures(4, seed=5)
+    fresh = images(4, seed=5)
     assert error(proto, samples, fresh, recipe) < 0.1 * error(proto, samples, fresh, EVERYWHERE)
 
 
 def test_a_layer_whose_input_is_rounded_for_it_alone_goes_by_itself() -> None:
     rng = np.random.default_rng(0)
-    loud = np.ones(16, np.float32)
-    loud[3] = 500
+    outlier = np.ones(16, np.float32)
+    outlier[3] = 500
     arrays = {
-        "w": (rng.standard_normal((16, 16)) / loud[:, None] ** 2).astype(np.float32),
+        "w": (rng.standard_normal((16, 16)) / outlier[:, None] ** 2).astype(np.float32),
         "u": rng.standard_normal((16, 8)).astype(np.float32),
     }
     nodes = [
@@ -89,7 +90,7 @@ def test_a_layer_whose_input_is_rounded_for_it_alone_goes_by_itself() -> None:
         node("MatMul", ["a", "u"], ["y"], "next"),
     ]
     proto = model(nodes, [tensor("x", ["n", 16])], [tensor("y", ["n", 8])], arrays)
-    samples = [{"x": rng.standard_normal((6, 16)).astype(np.float32) * loud} for _ in range(6)]
+    samples = [{"x": rng.standard_normal((6, 16)).astype(np.float32) * outlier} for _ in range(6)]
     result = octavo.quantize(proto, samples, recipe=octavo.W8A8.but(steps=("mixed-precision",)))
     (change,) = result.steps[0].changed
     assert change.layer == "broken" and change.what.startswith("float, ") and change.after == 0
@@ -97,7 +98,7 @@ def test_a_layer_whose_input_is_rounded_for_it_alone_goes_by_itself() -> None:
 
 
 def test_local_errors_are_those_of_the_layer_on_float_inputs() -> None:
-    proto, samples = loud_input()
+    proto, samples = outlier_input()
     plain = octavo.quantize(proto, samples, recipe=EVERYWHERE)
     result = octavo.quantize(proto, samples, recipe=EVERYWHERE.but(steps=("mixed-precision:layers=1",)))
     shares = {change.layer: change.before for change in result.steps[0].changed}
@@ -121,26 +122,26 @@ def test_local_errors_are_those_of_the_layer_on_float_inputs() -> None:
 
 
 def test_most_error_for_least_work_goes_first() -> None:
-    proto, samples = loud_input()
+    proto, samples = outlier_input()
     result = octavo.quantize(proto, samples, recipe=EVERYWHERE.but(steps=("mixed-precision:layers=1",)))
     (report,) = result.steps
     assert [change.layer for change in report.changed] == ["broken"]
     assert {r.layer for r in report.refused} == {"quiet", "last"}
-    assert "1 layer is changed already" in {r.reason for r in report.refused}
+    assert any("layers=1" in r.reason for r in report.refused)
 
 
 def test_a_model_that_holds_is_left_alone() -> None:
     proto = conv_chain("Relu", decades=0.2)
-    result = octavo.quantize(proto, pictures(), recipe=EVERYWHERE.but(steps=("mixed-precision",)))
-    plain = octavo.quantize(proto, pictures(), recipe=EVERYWHERE)
+    result = octavo.quantize(proto, images(), recipe=EVERYWHERE.but(steps=("mixed-precision",)))
+    plain = octavo.quantize(proto, images(), recipe=EVERYWHERE)
     assert not result.steps[0].changed
     assert result.plan == plain.plan
-    for name, array in run(plain, pictures(1)[0]).items():
-        np.testing.assert_array_equal(run(result, pictures(1)[0])[name], array)
+    for name, array in run(plain, images(1)[0]).items():
+        np.testing.assert_array_equal(run(result, images(1)[0])[name], array)
 
 
 def test_a_target_with_16_bit_kernels_gets_16_bit_activations() -> None:
-    proto, samples = loud_input()
+    proto, samples = outlier_input()
     recipe = QNN.but(steps=("mixed-precision",))
     result = octavo.quantize(proto, samples, recipe=recipe, target="qnn")
     (report,) = result.steps
@@ -155,16 +156,16 @@ def test_a_target_with_16_bit_kernels_gets_16_bit_activations() -> None:
 
 
 def test_clipping_comes_before_it_is_judged() -> None:
-    proto, samples = loud_input()
+    proto, samples = outlier_input()
     recipe = EVERYWHERE.but(steps=("clip", "mixed-precision"))
     result = octavo.quantize(proto, samples, recipe=recipe)
     assert [report.step for report in result.steps] == ["mixed-precision", "clip"]
-    assert not result.steps[0].changed  # cutting the loud channel off is enough
+    assert not result.steps[0].changed  # cutting the outlier channel off is enough
 
 
 def test_options_are_read_and_checked() -> None:
     assert stepping.step("mixed-precision:min-sqnr=30") == MixedPrecision(min_sqnr=30.0)
     assert stepping.step("mixed-precision:layers=4") == MixedPrecision(layers=4)
     assert MixedPrecision().least == 20.0 and MixedPrecision(layers=2).least == float("inf")
-    with pytest.raises(RecipeError, match="ask for one or more"):
+    with pytest.raises(RecipeError, match="1 or more"):
         stepping.step("mixed-precision:layers=0")

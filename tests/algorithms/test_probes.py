@@ -11,30 +11,30 @@ from quantizing import run
 
 import octavo
 from octavo import calibration, pipeline
-from octavo.algorithms.inputs import Inputs, inputs_of
-from octavo.algorithms.layers import Layer, layer_of
-from octavo.algorithms.probes import probed
-from octavo.algorithms.wishes import Classes, Wishes, class_names
+from octavo.algorithms.layers.input_moments import InputMoments, input_moments
+from octavo.algorithms.layers.layer import Layer, layer_of
+from octavo.algorithms.layers.probes import probed
+from octavo.algorithms.layers.statistics_requests import ChannelClasses, StatisticsRequests, histogram_names
 from octavo.calibration.methods.spread import Spread
-from octavo.calibration.observers import LoudnessState
-from octavo.model import io
+from octavo.calibration.statistics import MagnitudeState
+from octavo.model.files import io
 
-from .nets import pictures
+from .nets import images
 
 
 def moments_of(
     proto: onnx.ModelProto, name: str, samples: list[dict[str, np.ndarray]], *, gram: bool
-) -> Inputs | None:
+) -> InputMoments | None:
     loaded = io.load(proto)
     pipeline.ready(loaded, 17, None)
     layer = next(found for n in loaded.graph if n.name == name and isinstance(found := layer_of(n), Layer))
-    wishes = Wishes()
-    wishes.moments_of([layer], gram=gram)
+    requests = StatisticsRequests()
+    requests.add_moments([layer], gram=gram)
     before = io.to_bytes(loaded)
-    with probed(loaded, wishes) as needs:
+    with probed(loaded, requests) as needs:
         stats = calibration.collect(loaded, needs, samples)
     assert io.to_bytes(loaded) == before
-    return inputs_of(layer, stats)
+    return input_moments(layer, stats)
 
 
 @pytest.mark.parametrize("group, strides, pads", [(1, 1, 0), (2, 2, 1), (8, 1, 1), (4, 2, 0)])
@@ -43,12 +43,12 @@ def test_products_of_a_convolution_are_those_of_its_patches(group: int, strides:
     w = rng.standard_normal((8, 8 // group, 3, 3)).astype(np.float32)
     conv = node("Conv", ["x", "w"], ["y"], "conv", group=group, strides=[strides] * 2, pads=[pads] * 4)
     proto = model([conv], [tensor("x", [1, 8, 10, 10])], [tensor("y", None)], {"w": w})
-    found = moments_of(proto, "conv", pictures(3), gram=True)
+    found = moments_of(proto, "conv", images(3), gram=True)
     assert found is not None and found.gram is not None
-    squares = np.mean([run(proto, f)["y"].astype(np.float64) ** 2 for f in pictures(3)], axis=(0, 1, 3, 4))
+    squares = np.mean([run(proto, f)["y"].astype(np.float64) ** 2 for f in images(3)], axis=(0, 1, 3, 4))
     rows = w.astype(np.float64).reshape(group, 8 // group, -1)
     np.testing.assert_allclose(found.error(rows).reshape(-1), squares, rtol=1e-4)
-    means = np.mean([run(proto, f)["y"].astype(np.float64) for f in pictures(3)], axis=(0, 1, 3, 4))
+    means = np.mean([run(proto, f)["y"].astype(np.float64) for f in images(3)], axis=(0, 1, 3, 4))
     np.testing.assert_allclose(np.einsum("gok,gk->go", rows, found.mean).reshape(-1), means, atol=1e-5)
 
 
@@ -132,14 +132,14 @@ def test_a_size_that_only_an_annotation_tells_is_not_relied_on() -> None:
 
 
 def test_channels_on_the_last_axis_are_all_looked_at() -> None:
-    """Every sixth channel is loud: a lattice of places over the last two axes would miss it."""
+    """Every sixth channel is outlier: a lattice of places over the last two axes would miss it."""
     rng = np.random.default_rng(1)
-    loud = np.where(np.arange(96) % 6 == 1, 10.0, 0.1).astype(np.float32)
-    samples = [{"x": (rng.standard_normal((1, 28, 28, 96)) * loud).astype(np.float32)} for _ in range(32)]
-    w = {"w": rng.standard_normal((96, 96)).astype(np.float32) / np.where(loud > 1, 1, 30)[:, None]}
+    outlier = np.where(np.arange(96) % 6 == 1, 10.0, 0.1).astype(np.float32)
+    samples = [{"x": (rng.standard_normal((1, 28, 28, 96)) * outlier).astype(np.float32)} for _ in range(32)]
+    w = {"w": rng.standard_normal((96, 96)).astype(np.float32) / np.where(outlier > 1, 1, 30)[:, None]}
     proto = model([node("MatMul", ["x", "w"], ["y"], "fc")], [tensor("x", [1, 28, 28, 96])],
                   [tensor("y", [1, 28, 28, 96])], {"w": w["w"].astype(np.float32)})  # fmt: skip
-    result = octavo.quantize(proto, samples)
+    result = octavo.quantize(proto, samples, effort="plain")
     exact, found = run(proto, samples[0])["y"], run(io.to_proto(result.model), samples[0])["y"]
     assert 10 * np.log10(np.sum(exact**2) / np.sum((exact - found) ** 2)) > 25
 
@@ -157,21 +157,21 @@ def test_classes_of_channels_on_the_last_axis_have_the_values_of_their_channels(
     pipeline.ready(loaded, 17, None)
     layer = layer_of(loaded.graph[0])
     assert isinstance(layer, Layer)
-    classes = Classes(loaded.graph.inputs[0], -1, ((5, 1), (0, 2, 3, 4)))
-    wishes = Wishes()
-    wishes.moments_of([layer], gram=False)
-    wishes.classes_of(classes)
-    with probed(loaded, wishes) as needs:
+    classes = ChannelClasses(loaded.graph.inputs[0], -1, ((5, 1), (0, 2, 3, 4)))
+    requests = StatisticsRequests()
+    requests.add_moments([layer], gram=False)
+    requests.add_histograms(classes)
+    with probed(loaded, requests) as needs:
         stats = calibration.collect(loaded, needs, [*samples, {"x": samples[0]["x"][:0]}])
     values = np.stack([sample["x"].reshape(-1, 6) for sample in samples])
-    for name, channels in zip(class_names(classes), classes.channels, strict=True):
+    for name, channels in zip(histogram_names(classes), classes.channels, strict=True):
         state = stats[name]
-        assert isinstance(state, LoudnessState)
+        assert isinstance(state, MagnitudeState)
         seen = values[:, :, list(channels)]
         assert (state.low, state.high, state.count) == (seen.min(), seen.max(), 3)
         counted = sum(Spread.of(one).counts.sum() for one in state.groups.values())
         assert counted == pytest.approx(seen.size)
-    found = inputs_of(layer, stats)
+    found = input_moments(layer, stats)
     assert found is not None
     np.testing.assert_allclose(found.mean[0], values.reshape(-1, 6).mean(axis=0), rtol=1e-4, atol=1e-6)
 

@@ -5,14 +5,14 @@ import pytest
 from builders import model, node, tensor
 
 import octavo
-from octavo.algorithms.feedback import Grid, fed_back, nearest, upper_factor
-from octavo.algorithms.inputs import Inputs
+from octavo.algorithms.layers.error_feedback import Grid, fed_back, nearest, upper_factor
+from octavo.algorithms.layers.input_moments import InputMoments
 from octavo.core.qtypes import INT4
 
-from .nets import conv_chain, pictures
+from .nets import conv_chain, images
 from .stepping import EVERYWHERE, PER_TENSOR, error
 
-FRESH = pictures(4, seed=7)
+FRESH = images(4, seed=7)
 
 
 def correlated(rows: int, size: int, seed: int = 0) -> np.ndarray:
@@ -53,13 +53,13 @@ def test_feedback_by_halves_is_the_plain_recursion() -> None:
 def test_the_error_of_weights_is_that_of_the_outputs() -> None:
     x = correlated(300, 6)
     delta = np.random.default_rng(2).standard_normal((1, 3, 6))
-    moments = Inputs(300, x.mean(0)[None], (x**2).mean(0)[None], (x.T @ x / 300)[None])
+    moments = InputMoments(300, x.mean(0)[None], (x**2).mean(0)[None], (x.T @ x / 300)[None])
     np.testing.assert_allclose(moments.error(delta)[0], ((x @ delta[0].T) ** 2).mean(0))
 
 
 @pytest.mark.parametrize("recipe", [EVERYWHERE, PER_TENSOR], ids=["per-channel", "per-tensor"])
 def test_the_error_of_the_quantized_model_falls(recipe: octavo.Recipe) -> None:
-    proto, samples = conv_chain("Relu", decades=1.0), pictures(16)
+    proto, samples = conv_chain("Relu", decades=1.0), images(16)
     four = recipe.but(weights=recipe.weights.but(qtype=INT4))
     assert error(proto, samples, FRESH, four.but(steps=("rounding",))) < 0.8 * error(
         proto, samples, FRESH, four
@@ -68,8 +68,8 @@ def test_the_error_of_the_quantized_model_falls(recipe: octavo.Recipe) -> None:
 
 def test_the_same_weights_take_the_same_room() -> None:
     proto = conv_chain("Relu")
-    plain = octavo.quantize(proto, pictures(), recipe=EVERYWHERE)
-    result = octavo.quantize(proto, pictures(), recipe=EVERYWHERE.but(steps=("rounding",)))
+    plain = octavo.quantize(proto, images(), recipe=EVERYWHERE)
+    result = octavo.quantize(proto, images(), recipe=EVERYWHERE.but(steps=("rounding",)))
     assert result.bytes == plain.bytes
     assert [n.op_type for n in result.model.graph] == [n.op_type for n in plain.model.graph]
     (report,) = result.steps

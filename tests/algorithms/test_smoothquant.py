@@ -57,7 +57,7 @@ def test_the_error_of_the_quantized_model_falls() -> None:
 def test_an_input_that_others_read_is_left_alone() -> None:
     _, report = float_step(outlier_block(tail="residual"), "smoothquant", sentences())
     reasons = {r.layer: r.reason for r in report.refused}
-    assert reasons["q, k"] == "its input is also read by other"
+    assert "read by other" in reasons["q, k"]
 
 
 def test_without_folding_a_mul_stands_before_the_layers() -> None:
@@ -69,7 +69,7 @@ def test_without_folding_a_mul_stands_before_the_layers() -> None:
 
 
 def shared(outputs: int) -> onnx.ModelProto:
-    """A normalization with two loud channels that a residual reads too, and a layer behind it."""
+    """A normalization with two outlier channels that a residual reads too, and a layer behind it."""
     rng = np.random.default_rng(4)
     w = (rng.standard_normal((32, outputs)) * 0.2).astype(np.float32)
     w[[3, 17]] *= 0.05
@@ -81,7 +81,7 @@ def shared(outputs: int) -> onnx.ModelProto:
         ],
         [tensor("x", ["n", 5, 32])],
         [tensor("y", ["n", 5, outputs]), tensor("sum", ["n", 5, 32])],
-        {"g": loud(), "w": w},
+        {"g": outlier(), "w": w},
     )
 
 
@@ -95,10 +95,10 @@ def test_where_nothing_takes_the_factors_up_a_mul_does_if_that_is_asked_for_and_
     assert error(proto, sentences(), FRESH, octavo.W8A8.but(steps=("smoothquant:mul=0.5",))) < 0.3 * plain
 
     _, report = float_step(proto, "smoothquant:mul=0.9999", sentences(), octavo.W8A8)
-    assert [r.reason for r in report.refused] == ["its error would hardly fall"]
+    assert ["hardly fall" in r.reason for r in report.refused] == [True]
     for text, outputs in (("smoothquant", 256), ("smoothquant:mul=0.5", 16)):
         same, report = float_step(shared(outputs), text, sentences(), octavo.W8A8)
-        assert [r.reason for r in report.refused] == ["its input is also read by residual"]
+        assert ["read by residual" in r.reason for r in report.refused] == [True]
         assert "Mul" not in op_types(same)
 
 
@@ -115,28 +115,28 @@ def test_the_one_layer_that_ends_a_convolutional_model_gets_no_mul() -> None:
         [tensor("x", ["n", 16, 6, 6])],
         [tensor("y", ["n", 256])],
         {
-            "k": (rng.standard_normal((32, 16, 1, 1)) * loud()[:, None, None, None]).astype(np.float32),
-            "w": (rng.standard_normal((32, 256)) / loud()[:, None]).astype(np.float32),
+            "k": (rng.standard_normal((32, 16, 1, 1)) * outlier()[:, None, None, None]).astype(np.float32),
+            "w": (rng.standard_normal((32, 256)) / outlier()[:, None]).astype(np.float32),
         },
     )
     samples = [{"x": rng.standard_normal((1, 16, 6, 6)).astype(np.float32)} for _ in range(8)]
     _, report = float_step(proto, "smoothquant:mul=0.5", samples, octavo.W8A8)
-    assert [r.reason for r in report.refused] == ["a Flatten can't take up factors"]
+    assert ["Flatten" in r.reason for r in report.refused] == [True]
 
 
 def test_a_mul_is_no_use_behind_a_tensor_that_is_made_in_8_bits() -> None:
     smoothed, report = float_step(shared(outputs=256), "smoothquant:mul=0.5", sentences(), EVERYWHERE)
-    assert [r.reason for r in report.refused] == ["its input is also read by residual"]
+    assert ["read by residual" in r.reason for r in report.refused] == [True]
     assert "Mul" not in op_types(smoothed)
 
 
 def test_a_mul_is_no_use_behind_an_input_that_is_rounded_as_it_comes() -> None:
     proto = shared(outputs=256)
     proto.graph.node[1].input[0] = "x"
-    samples = [{"x": f["x"] * loud()} for f in sentences(8)]
-    result = octavo.quantize(proto, samples, target="qnn")
+    samples = [{"x": f["x"] * outlier()} for f in sentences(8)]
+    result = octavo.quantize(proto, samples, target="qnn", effort="plain")
     assert "Mul" not in op_types(result.model)
-    assert "Mul" in op_types(octavo.quantize(proto, samples).model)
+    assert "Mul" in op_types(octavo.quantize(proto, samples, effort="plain").model)
 
 
 def test_a_layer_that_gains_nothing_is_left_alone() -> None:
@@ -153,7 +153,7 @@ def test_a_layer_that_gains_nothing_is_left_alone() -> None:
         arrays,
     )
     smoothed, report = float_step(proto, "smoothquant:alpha=0", sentences())
-    assert [r.reason for r in report.refused] == ["its error would not fall"]
+    assert ["not fall" in r.reason for r in report.refused] == [True]
     np.testing.assert_array_equal(weights_of(smoothed)["w"], arrays["w"])
     forced, report = float_step(proto, "smoothquant:alpha=0:check=no", sentences())
     assert report.changed[0].after > report.changed[0].before
@@ -163,12 +163,12 @@ def test_a_layer_that_gains_nothing_is_left_alone() -> None:
 @pytest.mark.parametrize("op", ["Relu", "LeakyRelu"])
 def test_factors_go_through_an_activation_into_the_layer_before(op: str) -> None:
     rng = np.random.default_rng(3)
-    loud = np.ones(40, np.float32)
-    loud[5] = 60
+    outlier = np.ones(40, np.float32)
+    outlier[5] = 60
     arrays = {
-        "w0": (rng.standard_normal((32, 40)) * 0.2 * loud).astype(np.float32),
+        "w0": (rng.standard_normal((32, 40)) * 0.2 * outlier).astype(np.float32),
         "b0": rng.standard_normal(40).astype(np.float32),
-        "w1": (rng.standard_normal((40, 16)) / loud[:, None]).astype(np.float32),
+        "w1": (rng.standard_normal((40, 16)) / outlier[:, None]).astype(np.float32),
     }
     proto = model(
         [
@@ -187,7 +187,7 @@ def test_factors_go_through_an_activation_into_the_layer_before(op: str) -> None
 
 
 def behind(before: list[onnx.NodeProto], arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """A layer that reads ``h``, which some nodes make of ``x``; two of its channels are loud."""
+    """A layer that reads ``h``, which some nodes make of ``x``; two of its channels are outlier."""
     rng = np.random.default_rng(8)
     w = (rng.standard_normal((32, 16)) * 0.2).astype(np.float32)
     w[[3, 17]] *= 0.05
@@ -200,7 +200,7 @@ def behind(before: list[onnx.NodeProto], arrays: dict[str, np.ndarray]) -> onnx.
     )
 
 
-def loud() -> np.ndarray:
+def outlier() -> np.ndarray:
     gamma = np.ones(32, np.float32)
     gamma[[3, 17]] = 40
     return gamma
@@ -211,9 +211,9 @@ def test_factors_go_into_what_comes_before(kind: str) -> None:
     rng = np.random.default_rng(2)
     match kind:
         case "RMSNormalization":
-            before, arrays = [node(kind, ["x", "g"], ["h"], "norm", axis=-1)], {"g": loud()}
+            before, arrays = [node(kind, ["x", "g"], ["h"], "norm", axis=-1)], {"g": outlier()}
         case "constant factor":
-            before, arrays = [node("Mul", ["x", "g"], ["h"], "mul")], {"g": loud()}
+            before, arrays = [node("Mul", ["x", "g"], ["h"], "mul")], {"g": outlier()}
         case "spelled-out norm":
             before = [
                 node("Mul", ["x", "x"], ["squares"], "squares"),
@@ -222,10 +222,10 @@ def test_factors_go_into_what_comes_before(kind: str) -> None:
                 node("Div", ["x", "root"], ["normal"], "div"),
                 node("Mul", ["normal", "g"], ["h"], "scale"),
             ]
-            arrays = {"g": loud(), "axes": np.int64([-1])}
+            arrays = {"g": outlier(), "axes": np.int64([-1])}
         case _:
             before = [node("MatMul", ["x", "w0"], ["h"], "first")]
-            arrays = {"w0": (rng.standard_normal((32, 32)) * 0.2).astype(np.float32) * loud()}
+            arrays = {"w0": (rng.standard_normal((32, 32)) * 0.2).astype(np.float32) * outlier()}
     proto = behind(before, arrays)
     smoothed, report = float_step(proto, "smoothquant", sentences())
     assert [change.layer for change in report.changed] == ["m"]
@@ -252,17 +252,17 @@ def test_weights_shared_by_two_layers_are_left_alone() -> None:
     )
     samples = [{"x": f["x"][..., :16]} for f in sentences()]
     _, report = float_step(proto, "smoothquant", samples)
-    assert {r.reason for r in report.refused} == {"its weight is shared with another node"}
+    assert report.refused and all("shared" in r.reason for r in report.refused)
 
 
 def test_factors_behind_attention_go_into_the_layer_that_makes_its_values() -> None:
     rng = np.random.default_rng(6)
-    loud = np.ones(16, np.float32)
-    loud[[2, 9]] = 50
+    outlier = np.ones(16, np.float32)
+    outlier[[2, 9]] = 50
     arrays = {
-        "wv": (rng.standard_normal((32, 16)) * 0.2 * loud).astype(np.float32),
+        "wv": (rng.standard_normal((32, 16)) * 0.2 * outlier).astype(np.float32),
         "bv": rng.standard_normal(16).astype(np.float32),
-        "wo": (rng.standard_normal((16, 24)) / loud[:, None]).astype(np.float32),
+        "wo": (rng.standard_normal((16, 24)) / outlier[:, None]).astype(np.float32),
         "split": np.int64([0, 0, 4, 4]),
         "join": np.int64([0, 0, 16]),
     }

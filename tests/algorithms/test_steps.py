@@ -9,13 +9,13 @@ from quantizing import run
 
 import octavo
 from octavo.algorithms import steps as stepping
-from octavo.algorithms.smoothquant import SmoothQuant
 from octavo.algorithms.steps import NAMES, Change, Phase, Refusal, StepReport
-from octavo.calibration.observers import TotalState
+from octavo.algorithms.steps.smoothquant import SmoothQuant
+from octavo.calibration.statistics import SumState
 from octavo.cli.main import main
 from octavo.errors import DataError, RecipeError
 
-from .nets import conv_chain, outlier_block, pictures, sentences
+from .nets import conv_chain, images, outlier_block, sentences
 from .stepping import EVERYWHERE, PER_TENSOR, error
 
 ALL = ("smoothquant", "equalize", "rounding", "bias-correction")
@@ -34,13 +34,13 @@ def test_options_are_read_from_the_text() -> None:
     [
         ("equalise", "Known: smoothquant, equalize"),
         ("smoothquant:beta=1", "has no option 'beta'"),
-        ("smoothquant:alpha=big", "is no number; give one, or auto"),
-        ("mixed-precision:min-sqnr=nan", "is no number"),
-        ("smoothquant:fold=perhaps", "neither yes nor no"),
-        ("smoothquant:alpha=7", "alpha=7 is no share; take a number from 0 to 1"),
-        ("smoothquant:mul=-1", "mul=-1 is no share; take a number from 0 to 1"),
-        ("bias-correction:sequential=perhaps", "none of yes, no and auto"),
-        ("bias-correction:layers=0", "ask for one or more"),
+        ("smoothquant:alpha=big", "alpha must be a number or auto"),
+        ("mixed-precision:min-sqnr=nan", "min-sqnr must be a number"),
+        ("smoothquant:fold=perhaps", "must be yes or no"),
+        ("smoothquant:alpha=7", "alpha must be between 0 and 1, not 7"),
+        ("smoothquant:mul=-1", "mul must be between 0 and 1, not -1"),
+        ("bias-correction:sequential=perhaps", "must be yes, no or auto"),
+        ("bias-correction:layers=0", "1 or more"),
     ],
 )
 def test_what_can_not_be_read_is_said(text: str, words: str) -> None:
@@ -71,13 +71,17 @@ def test_a_report_says_what_changed_and_what_was_left_alone() -> None:
         (Change("a", "scaled", 0.4, 0.1),),
         (Refusal("b", "it has no bias"), Refusal("c", "it has no bias")),
     )
-    assert str(report) == ("equalize: 1 place changed, local error -75 %; 2 left alone (2 × it has no bias)")
-    assert str(StepReport("equalize")) == "equalize: nothing changed"
+    assert str(report) == "equalize: changed 1 of 3 layers, estimated error −75 %"
+    clip = StepReport("clip", report.changed, report.refused, "narrowed", "ranges", total=16)
+    assert str(clip) == "clip: narrowed 1 of 16 ranges, estimated error −75 %"
+    none = StepReport("equalize", (), (*report.refused, Refusal("d", "its output is read twice")))
+    assert str(none) == "equalize: changed none of 3 layers: it has no bias (2 of them)"
+    assert str(StepReport("equalize")) == "equalize: nothing to change"
 
 
 def test_all_steps_together_make_less_error_than_none() -> None:
     for proto, samples, fresh in (
-        (conv_chain("Clip", loud=0.1), pictures(), pictures(4, seed=7)),
+        (conv_chain("Clip", gain=0.1), images(), images(4, seed=7)),
         (outlier_block(), sentences(), sentences(6, seed=9)),
     ):
         plain = error(proto, samples, fresh, PER_TENSOR)
@@ -87,8 +91,8 @@ def test_all_steps_together_make_less_error_than_none() -> None:
 @pytest.mark.parametrize("style", ["qdq", "qoperator"])
 def test_the_result_is_no_larger_and_has_the_same_operators(style: str) -> None:
     proto, recipe = conv_chain("Clip"), EVERYWHERE.but(style=octavo.Style(style))
-    plain = octavo.quantize(proto, pictures(), recipe=recipe)
-    result = octavo.quantize(proto, pictures(), recipe=recipe.but(steps=ALL))
+    plain = octavo.quantize(proto, images(), recipe=recipe)
+    result = octavo.quantize(proto, images(), recipe=recipe.but(steps=ALL))
     assert result.bytes <= plain.bytes
     assert sorted(n.op_type for n in result.model.graph) == sorted(n.op_type for n in plain.model.graph)
     assert [report.step for report in result.steps] == list(ALL)
@@ -103,7 +107,7 @@ def test_dynamic_quantization_can_take_steps_with_data() -> None:
 
 
 def test_statistics_of_steps_do_not_show_in_the_result() -> None:
-    result = octavo.quantize(conv_chain(), pictures(), recipe=EVERYWHERE.but(steps=ALL))
+    result = octavo.quantize(conv_chain(), images(), recipe=EVERYWHERE.but(steps=ALL))
     assert result.stats is not None
     assert not any(name.startswith("octavo/") for name in result.stats)
     assert any(note.startswith("rounding: ") for note in result.notes)
@@ -112,11 +116,11 @@ def test_statistics_of_steps_do_not_show_in_the_result() -> None:
 def test_processes_give_the_same_model() -> None:
     recipe = EVERYWHERE.but(steps=ALL)
     one, other = (
-        octavo.quantize(conv_chain(), pictures(), recipe=recipe, engine=engine, workers=2)
+        octavo.quantize(conv_chain(), images(), recipe=recipe, engine=engine, workers=2)
         for engine in ("serial", "processes")
     )
-    for name, array in run(one, pictures(1)[0]).items():
-        np.testing.assert_allclose(run(other, pictures(1)[0])[name], array, atol=1e-2)
+    for name, array in run(one, images(1)[0]).items():
+        np.testing.assert_allclose(run(other, images(1)[0])[name], array, atol=1e-2)
 
 
 def test_steps_without_data_are_refused() -> None:
@@ -126,7 +130,7 @@ def test_steps_without_data_are_refused() -> None:
 
 def test_steps_and_saved_statistics_do_not_go_together() -> None:
     proto = conv_chain()
-    stats = octavo.calibrate(proto, octavo.plan(proto, EVERYWHERE), pictures())
+    stats = octavo.calibrate(proto, octavo.plan(proto, EVERYWHERE), images())
     with pytest.raises(RecipeError, match="instead of statistics"):
         octavo.quantize(proto, stats=stats, recipe=EVERYWHERE.but(steps=("rounding",)))
 
@@ -146,8 +150,8 @@ def test_the_command_line_lists_steps(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_command_line_takes_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    onnx.save(conv_chain(loud=0.1), tmp_path / "m.onnx")
-    np.savez(tmp_path / "c.npz", x=np.concatenate([f["x"] for f in pictures()]))
+    onnx.save(conv_chain(gain=0.1), tmp_path / "m.onnx")
+    np.savez(tmp_path / "c.npz", x=np.concatenate([f["x"] for f in images()]))
     common = ["quantize", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "o.onnx")]
     common += ["--data", str(tmp_path / "c.npz")]
     assert main([*common, "--steps", "equalize,rounding", "--per", "tensor"]) == 0
@@ -162,16 +166,16 @@ def test_the_command_line_takes_steps(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_totals_merge_to_the_same_bits_in_any_order() -> None:
     rng = np.random.default_rng(0)
     samples = rng.standard_normal((9, 3, 4))
-    whole = TotalState()
+    whole = SumState()
     for index, sample in enumerate(samples):
         whole.update(sample, index)
-    left, right = TotalState(), TotalState()
+    left, right = SumState(), SumState()
     for index in (8, 1, 4, 3):
         left.update(samples[index], index)
     for index in (0, 7, 2, 6, 5):
         right.update(samples[index], index)
     assert left.merge(right).to_bytes() == right.merge(left).to_bytes() == whole.to_bytes()
     np.testing.assert_allclose(whole.total, samples.sum(0))
-    assert TotalState.from_bytes(whole.to_bytes()).to_bytes() == whole.to_bytes()
+    assert SumState.from_bytes(whole.to_bytes()).to_bytes() == whole.to_bytes()
     with pytest.raises(DataError, match="fixed shape"):
         whole.update(np.zeros(3), 9)

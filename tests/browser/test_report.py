@@ -54,13 +54,13 @@ def test_the_page_opens_with_all_its_sections(visit: Open) -> None:
         "Speed",
         "Error by layer",
         "Tensors and plan",
-        "Kept float",
+        "Kept in float",
         "Graph",
         "Reproduce",
     ]
     assert texts(page, "main section > h2") == titles
     assert texts(page, "nav a") == titles
-    assert "Still right" in page.inner_text("header")
+    assert "Accuracy kept" in page.inner_text("header")
 
 
 def test_hostile_names_do_nothing(visit: Open) -> None:

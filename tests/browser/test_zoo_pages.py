@@ -28,7 +28,9 @@ pytestmark = [
 def test_the_page_of_a_real_model_opens_without_complaint(name: str, browser: Any, tmp_path: Path) -> None:
     if not MODELS[name].exists():
         pytest.skip(f"{name} is not here")
-    result = octavo.quantize(MODELS[name], octavo.random_data(1), histograms=True, verify=False)
+    result = octavo.quantize(
+        MODELS[name], octavo.random_data(1), histograms=True, verify=False, effort="plain"
+    )
     target = tmp_path / "page.html"
     report(result, output=target)
     assert target.stat().st_size < 5_000_000

@@ -10,9 +10,9 @@ import onnx_ir as ir
 from builders import graph, model, node, tensor
 from onnx import TensorProto
 
-from octavo.model import io
-from octavo.model.normalize import normalize
-from octavo.model.session import Session
+from octavo.model.files import io
+from octavo.model.graph.normalize import normalize
+from octavo.model.runtime.session import Session
 
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
 

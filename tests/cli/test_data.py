@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from octavo.calibration.readers.batches import Batched
-from octavo.calibration.readers.images import Images
-from octavo.calibration.readers.made_up import RandomData
-from octavo.calibration.readers.text import Text
 from octavo.cli.data import add_data, data_of
 from octavo.cli.main import main
+from octavo.data.batches import Batched
+from octavo.data.readers.image_files import Images
+from octavo.data.readers.random_samples import RandomData
+from octavo.data.readers.text_files import Text
 from octavo.errors import RecipeError
 
 
@@ -78,7 +78,7 @@ def test_a_folder_of_pictures_quantizes_a_model(folder: Path, capsys: pytest.Cap
     assert Path("out.onnx").exists()
     capsys.readouterr()
     assert main(words) == 1
-    assert "need a preprocessing" in capsys.readouterr().err
+    assert "preprocessing" in capsys.readouterr().err
 
 
 def test_random_data_is_said_to_be_random(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,11 +85,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "said"),
     [
         ([], "say what to do"),
-        (["quantise", "m.onnx"], "invalid choice"),
-        (["quantize", "m.onnx"], "-o/--output"),
+        (["quantise", "m.onnx"], "did you mean 'quantize'"),
+        (["quantize"], "MODEL"),
         (["quantize", "m.onnx", "-o", "n.onnx", "--exlude", "a"], "did you mean '--exclude'"),
         (["quantize", "m.onnx", "-o", "n.onnx", "--samples", "0"], "too few"),
-        (["quantize", "m.onnx", "-o", "n.onnx", "--format", "tflite"], "invalid choice"),
+        (["quantize", "m.onnx", "-o", "n.onnx", "--format", "tflite"], "not an output format"),
+        (["quantize", "m.onnx", "-o", "n.onnx", "--format", "qqd"], "did you mean 'qdq'"),
+        (["quantize", "m.onnx", "-o", "n.onnx", "--effort", "ful"], "plain, standard, search"),
         (["ops", "Convv"], "did you mean 'Conv'"),
         (["targets", "ort-cpus"], "did you mean 'ort-cpu'"),
     ],
@@ -220,7 +222,9 @@ def test_any_terminal_encoding_will_do(encoding: str) -> None:
 def test_ops_and_targets_answer_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "--json"]) == 0
     ops = json.loads(capsys.readouterr().out)["ops"]
-    assert any(op["op_type"] == "Conv" and op["forms"]["qoperator"]["op_type"] == "QLinearConv" for op in ops)
+    assert any(
+        op["op_type"] == "Conv" and op["lowerings"]["qoperator"]["op_type"] == "QLinearConv" for op in ops
+    )
     assert main(["targets", "--json"]) == 0
     assert "ort-cpu" in [one["name"] for one in json.loads(capsys.readouterr().out)["targets"]]
 

@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fashion_mnist"
 @pytest.fixture
 def measured(folder: Path) -> Path:
     """The model, a quantized copy, and labelled test images."""
-    octavo.quantize("model.onnx", "calib.npz", output="int8.onnx")
+    octavo.quantize("model.onnx", "calib.npz", output="int8.onnx", effort="plain")
     with np.load(EXAMPLE / "test.npz") as archive:
         np.savez("test.npz", pixels=archive["pixels"][:80], labels=archive["labels"][:80])
     return folder
@@ -50,8 +50,21 @@ def test_evaluate_holds_the_second_model_against_the_first(
 def test_agreement_takes_calibration_data(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["evaluate", "model.onnx", "int8.onnx", "--task", "agreement", "--data", "calib.npz"]
     assert main([*command, "--engine", "serial", "--batch", "4", "--report", "r.json"]) == 0
-    assert "agreement on 4 samples" in capsys.readouterr().out
+    assert "agreement on 16 samples" in capsys.readouterr().out
     assert json.loads(Path("r.json").read_text())["task"] == "agreement"
+
+
+def test_a_metric_of_a_file_takes_the_scale(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("metrics.py").write_text(
+        "def hit(outputs, label):\n    return next(iter(outputs.values())).argmax() == label\n"
+    )
+    command = ["evaluate", "model.onnx", "--data", "test.npz", "--task", "metrics.py:hit", "--json"]
+    assert main([*command, "--scale", "255"]) == 0
+    right = json.loads(capsys.readouterr().out)["scores"][0]["value"]
+    assert main([*EVALUATE, "--json"]) == 0
+    assert right == json.loads(capsys.readouterr().out)["scores"][0]["value"]
+    assert main(command) == 1
+    assert "--scale 255" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,24 @@ from pathlib import Path
 import pytest
 
 from octavo.cli.main import parse
-from octavo.cli.selection import op_types, recipe_of
+from octavo.cli.selection import changes_of
 from octavo.core.granularity import PerBlock, PerTensor
 from octavo.core.qtypes import INT4, INT8, UINT8, UINT16
 from octavo.core.recipe import W8, W8A8, W8A16, DynamicScheme, Recipe, Style
 from octavo.core.scheme import Percentile, Scheme
 from octavo.errors import RecipeError
+from octavo.pipeline.request import RecipeRequest
+from octavo.targets import target
 
 
-def recipe(*flags: str, static: bool = True) -> Recipe | None:
-    return recipe_of(parse(["plan", "m.onnx", *flags]), static=static)
+def recipe(*flags: str, static: bool = True) -> Recipe:
+    options = parse(["plan", "m.onnx", *flags])
+    return RecipeRequest.of(options.recipe, options.target, changes_of(options)).resolve(static=static)[0]
 
 
 def test_no_flag_leaves_the_choice_to_the_target() -> None:
-    assert recipe() is None
-    assert recipe(static=False) is None
+    assert recipe() == target("ort-cpu").static_recipe
+    assert recipe(static=False) == target("ort-cpu").dynamic_recipe
 
 
 def test_dynamic_is_the_targets_dynamic_recipe() -> None:
@@ -37,7 +40,6 @@ def test_a_recipe_file_is_read_and_changed_by_flags(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("base: W8A8\nactivations: {method: mse}\n")
     made = recipe("--recipe", str(path), "--weights", "uint8")
-    assert made is not None
     assert made.weights.qtype is UINT8
     assert not made.weights.symmetric
     assert isinstance(made.activations, Scheme)
@@ -47,42 +49,48 @@ def test_flags_change_what_they_name_and_nothing_else() -> None:
     made = recipe(
         "--weights", "int4", "--per", "block:32", "--activations", "uint16", "--method", "percentile:99.9"
     )
-    assert made is not None
     assert made.weights.qtype is INT4
     assert made.weights.granularity == PerBlock(32)
     assert made.weights.symmetric
     assert made.activations == Scheme(UINT16, method=Percentile(99.9))
-    assert made.but(weights=W8A8.weights, activations=W8A8.activations) == W8A8
+    assert made.but(weights=W8A8.weights, activations=W8A8.activations, steps=()) == W8A8.but(
+        target="ort-cpu"
+    )
+
+
+def test_a_method_leaves_out_the_step_that_chooses_ranges_itself() -> None:
+    assert any(text.startswith("clip") for text in recipe("--weights", "uint8").steps)
+    assert not any(text.startswith("clip") for text in recipe("--method", "percentile:99.9").steps)
+    assert recipe("--method", "entropy", "--steps", "clip").steps == ("clip",)
 
 
 def test_per_tensor_weights() -> None:
     made = recipe("--per", "tensor")
-    assert made == W8A8.but(weights=W8A8.weights.but(granularity=PerTensor()))
+    usual = target("ort-cpu").static_recipe
+    assert made == usual.but(weights=usual.weights.but(granularity=PerTensor()))
 
 
 def test_activations_may_be_left_out_or_dynamic() -> None:
     none, dynamic = recipe("--activations", "none"), recipe("--activations", "dynamic")
-    assert none is not None
     assert none.activations is None
-    assert dynamic is not None
     assert dynamic.activations == DynamicScheme()
     assert dynamic.style is Style.INTEGER
     typed = recipe("--activations", "int8", static=False)
-    assert typed is not None
     assert typed.activations == DynamicScheme(INT8)
 
 
 def test_a_target_brings_its_own_defaults() -> None:
     made = recipe("--target", "portable", "--per", "tensor")
-    assert made is not None
     assert made.weights.reduce_range
 
 
 def test_a_method_without_calibration_is_a_contradiction() -> None:
-    with pytest.raises(RecipeError, match="--method"):
+    with pytest.raises(RecipeError, match="method"):
         recipe("--dynamic", "--method", "entropy", static=False)
 
 
 def test_op_types_are_a_list() -> None:
-    assert op_types(parse(["plan", "m.onnx", "--op-types", "Conv, MatMul"])) == ("Conv", "MatMul")
-    assert op_types(parse(["plan", "m.onnx"])) is None
+    assert recipe("--op-types", "Conv, MatMul").op_types == ("Conv", "MatMul")
+    assert recipe().op_types is None
+    with pytest.raises(RecipeError, match="no op type"):
+        recipe("--op-types", ",")

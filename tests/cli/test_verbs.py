@@ -19,6 +19,7 @@ import pytest
 import octavo
 from octavo.cli.main import main
 from octavo.core.plan import Plan
+from octavo.targets import target as find_target
 
 STATIC = ["quantize", "model.onnx", "-o", "out.onnx", "--data", "calib.npz", "--plain"]
 
@@ -112,6 +113,76 @@ def test_the_model_is_never_overwritten(way: str, folder: Path, capsys: pytest.C
         assert "never overwritten" in capsys.readouterr().err
     assert main(["quantize", "model.onnx", "-o", "x.onnx", "--dynamic", "--report", "model.onnx"]) == 2
     assert Path("model.onnx").read_bytes() == before
+
+
+@pytest.mark.parametrize("way", ["same", "link", "hard link"])
+@pytest.mark.parametrize("plain", [True, False])
+def test_an_input_of_the_run_is_never_overwritten(
+    plain: bool, way: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path("calib.npz").read_bytes()
+    output = "calib.npz" if way == "same" else "other.npz"
+    if way == "link":
+        Path(output).symlink_to("calib.npz")
+    elif way == "hard link":
+        os.link("calib.npz", output)
+    more = ["--plain"] if plain else []
+    for flags in (["-o", output], ["-o", "x.onnx", "--report", output]):
+        arguments = ["quantize", "model.onnx", "--data", "calib.npz", *flags, *more]
+        assert main(arguments) == 2
+    Path("calib.npz.html").symlink_to("calib.npz")
+    arguments = ["quantize", "model.onnx", "--data", "calib.npz", "-o", "x.onnx", "--report"]
+    assert main([*arguments, "calib.npz.html", *more]) == 2
+    assert "never overwritten" in capsys.readouterr().err
+    assert main(["calibrate", "model.onnx", "--data", "calib.npz", "-o", output]) == 2
+    assert Path("calib.npz").read_bytes() == before
+    assert not Path("x.onnx").exists()
+
+
+def test_recipe_plan_and_statistics_are_never_overwritten(folder: Path) -> None:
+    octavo.W8A8.save("recipe.yaml")
+    octavo.plan("model.onnx").save("plan.json")
+    assert main(["calibrate", "model.onnx", "--data", "calib.npz", "-o", "m.stats"]) == 0
+    for flag, name in (("--recipe", "recipe.yaml"), ("--plan", "plan.json"), ("--stats", "m.stats")):
+        before = Path(name).read_bytes()
+        data = [] if flag == "--stats" else ["--data", "calib.npz"]
+        assert main(["quantize", "model.onnx", "-o", name, flag, name, *data]) == 2
+        assert Path(name).read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_an_output_that_is_not_a_regular_file_is_refused(
+    kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if kind == "pipe":
+        os.mkfifo("out")
+    elif kind == "folder":
+        Path("out").mkdir()
+    output = "/dev/full" if kind == "device" else "out"
+    before = Path(output).stat()
+    for arguments in (
+        ["quantize", "model.onnx", "-o", output, "--data", "calib.npz"],
+        ["quantize", "model.onnx", "-o", output, "--data", "calib.npz", "--plain"],
+        ["quantize", "model.onnx", "-o", output, "--dynamic"],
+        ["prepare", "model.onnx", "-o", output],
+        ["plan", "model.onnx", "-o", output],
+        ["calibrate", "model.onnx", "--data", "calib.npz", "-o", output],
+    ):
+        assert main(arguments) == 2, arguments
+        assert "folder" in capsys.readouterr().err or kind != "folder"
+    after = Path(output).stat()
+    assert (before.st_mode, before.st_ino) == (after.st_mode, after.st_ino)
+
+
+def test_an_explicit_target_wins_over_that_of_the_recipe(folder: Path) -> None:
+    recipe = find_target("tensorrt").static_recipe
+    recipe.save("recipe.yaml")
+    flags = ["plan", "model.onnx", "--recipe", "recipe.yaml", "-o", "plan.json"]
+    assert main(flags) == 0
+    by_recipe = Plan.load("plan.json")
+    assert main([*flags, "--target", "ort-cpu"]) == 0
+    assert Plan.load("plan.json") == octavo.plan("model.onnx", recipe, target=find_target("ort-cpu"))
+    assert Plan.load("plan.json") != by_recipe
 
 
 def test_an_existing_output_is_replaced(folder: Path) -> None:

@@ -16,7 +16,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with ``model.onnx`` and ``calib.npz``."""
     shutil.copy(EXAMPLE / "model.onnx", tmp_path / "model.onnx")
     with np.load(EXAMPLE / "calibration.npz") as archive:
-        images = archive["pixels"][:8].astype(np.float32) / np.float32(255)
+        images = archive["image"][:8]
     np.savez(tmp_path / "calib.npz", image=images)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -14,8 +14,8 @@ from quantizing import run
 import octavo
 from octavo.comparison import Comparison, compare
 from octavo.comparison.factors import with_factors
-from octavo.comparison.forms import best_match, plain
-from octavo.model import io
+from octavo.comparison.float_forms import best_match, plain
+from octavo.model.files import io
 
 WIDE, HIDDEN = 48, 160
 RNG = np.random.default_rng(5)

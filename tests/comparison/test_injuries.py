@@ -11,7 +11,7 @@ from quantizing import convolutions, error, feeds_for, layers
 
 import octavo
 from octavo.comparison import Comparison, compare
-from octavo.model import io
+from octavo.model.files import io
 
 from .injuries import attention, clip_at_half, coarsen, quantize_mask, rename_all
 
@@ -87,7 +87,7 @@ def test_names_do_not_matter(style: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["weight", "activation", "mask"])
-def test_the_proposal_repairs_the_model_as_it_is(kind: str, tmp_path: Path) -> None:
+def test_the_proposal_repairs_an_injured_model(kind: str, tmp_path: Path) -> None:
     proto = attention() if kind == "mask" else layers(4)
     data = feeds_for(proto)
     injured = _made(proto, data, "qdq")
@@ -98,7 +98,9 @@ def test_the_proposal_repairs_the_model_as_it_is(kind: str, tmp_path: Path) -> N
     else:
         quantize_mask(injured, "mask")
     found = _compared(proto, injured)
-    found.proposal().save(tmp_path / "recipe.yaml")
+    proposal = octavo.propose(proto, injured, data, comparison=found)
+    assert proposal.is_better
+    proposal.save(tmp_path / "recipe.yaml")
     repaired = octavo.quantize(proto, data, recipe=tmp_path / "recipe.yaml")
     assert error(repaired, proto, data) < 0.1
     again = compare(proto, repaired.model, data)

@@ -12,11 +12,12 @@ from quantizing import EVERYWHERE, convolutions, feeds_for, layers, weights
 import octavo
 from octavo.comparison import compare
 from octavo.comparison.constants import blocks, is_constant, real
-from octavo.comparison.forms import best_match, plain
+from octavo.comparison.float_forms import best_match, plain
+from octavo.comparison.lowered_operators import weight
 from octavo.comparison.match import Matching, aligned, weight_pairs
-from octavo.comparison.spelling import weight
 from octavo.core import metrics
-from octavo.model import io, query
+from octavo.model.files import io
+from octavo.model.graph import query
 
 from .injuries import attention, rename_all
 
@@ -31,12 +32,12 @@ def _pairs(found: Matching) -> dict[str, str]:
 
 @pytest.mark.parametrize("style", ["qdq", "qoperator"])
 @pytest.mark.parametrize("renamed", [False, True], ids=["same names", "other names"])
-def test_folded_and_absorbed_nodes_are_stepped_over(style: str, renamed: bool) -> None:
+def test_folded_and_fused_nodes_are_stepped_over(style: str, renamed: bool) -> None:
     proto = conv_net()
     made = io.to_proto(octavo.quantize(proto, feeds_for(proto), style=style).model)
     found = _matched(proto, rename_all(made) if renamed else made)
     assert not found.unmatched
-    assert _pairs(found)["Conv_0"] == "relu"  # batch normalization folded, Relu absorbed
+    assert _pairs(found)["Conv_0"] == "relu"  # batch normalization folded, Relu fused
     assert _pairs(found)["Gemm_0"] == "y"
 
 
@@ -90,7 +91,7 @@ def test_weights_in_blocks_are_read() -> None:
     opened = plain(proto)
     found = blocks(next(iter(query.nodes(opened))))
     x = weights(4, 32)
-    from octavo.model.session import Session
+    from octavo.model.runtime.session import Session
 
     ran = Session.open(proto.SerializeToString(), optimize=False).run({"x": x})["y"]
     assert found is not None
@@ -160,6 +161,6 @@ def test_comparing_with_a_float_model_is_refused() -> None:
 
 
 def test_a_model_of_another_kind_is_refused_or_left_unmatched() -> None:
-    other = octavo.quantize(convolutions(), feeds_for(convolutions())).model
+    other = octavo.quantize(convolutions(), feeds_for(convolutions()), effort="plain").model
     with pytest.raises(octavo.OctavoError):
         compare(layers(), other, feeds_for(layers()))

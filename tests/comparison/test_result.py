@@ -17,21 +17,21 @@ import octavo
 from octavo.cli.main import main
 from octavo.cli.verb import as_json_text
 from octavo.comparison import compare
-from octavo.comparison.run import EVERY, FIRST
-from octavo.model import io
+from octavo.comparison.data_pass import EVERY, FIRST
+from octavo.model.files import io
 
 from .injuries import content, put
 
 KEYS = {
     "schema", "float_model", "quantized", "form", "samples", "looked", "matched", "unmatched", "outputs",
-    "culprits", "tensors", "weights", "notes", "proposal",
+    "culprits", "tensors", "weights", "notes", "recipe", "is_recorded",
 }  # fmt: skip
 
 
 def test_outputs_are_compared_in_every_sample_and_the_rest_in_some() -> None:
     proto = layers()
     data = feeds_for(proto, 25)
-    made = octavo.quantize(proto, data)
+    made = octavo.quantize(proto, data, effort="plain")
     seen: list[tuple[str, int, int | None]] = []
     found = compare(proto, made.model, data, progress=lambda *step: seen.append(step))
     assert found.samples == 25
@@ -77,7 +77,7 @@ def test_json_has_the_documented_keys_and_no_bare_infinity(tmp_path: Path) -> No
     plain = found.to_dict()
     assert set(plain) == KEYS
     again = json.loads(as_json_text(plain))
-    assert octavo.Recipe.from_dict(again["proposal"]) == found.proposal()
+    assert octavo.Recipe.from_dict(again["recipe"]) == found.base
     assert {"local", "accumulated", "execution", "clipped", "rounding", "used"} <= set(again["tensors"][0])
 
 
@@ -85,7 +85,7 @@ def test_it_prints_as_a_table_and_in_markdown() -> None:
     proto = layers()
     found = compare(proto, octavo.quantize(proto).model, feeds_for(proto))
     assert "No culprit" in str(found) and "local dB" in str(found)
-    assert not found.culprits and found.proposal() == found.base
+    assert not found.culprits
     assert "| output |" in found.markdown()
 
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import octavo
-from octavo.model import io
+from octavo.model.files import io
 
 from .injuries import content, put
 

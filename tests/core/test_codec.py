@@ -85,8 +85,8 @@ def test_method_is_written_short(method: Method, text: object) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("entrpy", "'entrpy' is no calibration method; did you mean 'entropy'"),
-        ("xyz", r"'xyz' is no calibration method\. Known: minmax"),
+        ("entrpy", "'entrpy' is not a calibration method; did you mean 'entropy'"),
+        ("xyz", r"'xyz' is not a calibration method\. Known: minmax"),
         ("percentile:abc", "percentile.percent: expected a finite number, found 'abc'"),
         ("percentile:nan", "percentile.percent: expected a finite number"),
         ("percentile:20", "percentile: A percentile of 20.0 makes no range"),
@@ -97,7 +97,7 @@ def test_method_is_written_short(method: Method, text: object) -> None:
         ({"minmax": {}, "entropy": {}}, "expected a calibration method"),
         (5, "expected a calibration method"),
         (None, "expected a calibration method"),
-        ({5: {}}, "5 is no calibration method"),
+        ({5: {}}, "5 is not a calibration method"),
     ],
     ids=str,
 )
@@ -208,7 +208,7 @@ BAD = [
     ({"grain": "chanel"}, "grain: 'chanel' is no granularity"),
     ({"grain": 5}, "grain: expected a granularity"),
     ({"grain": "block:0"}, "grain: A block of 0"),
-    ({"method": "mimax"}, "method: 'mimax' is no calibration method; did you mean 'minmax'"),
+    ({"method": "mimax"}, "method: 'mimax' is not a calibration method; did you mean 'minmax'"),
     ({"kind": "unt8"}, "kind: 'unt8' is no quantized type; did you mean 'uint8'"),
     ({"kind": 8}, "kind: expected the name of a quantized type"),
     ({1 << 20000: 5}, "a very large int: unknown key"),

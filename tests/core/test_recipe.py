@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from octavo.core.qtypes import INT4, INT8, INT16, QTYPES, UINT8
 from octavo.core.recipe import (
     FP8,
     PRESETS,
-    W4A16,
+    W4,
     W8,
     W8A8,
     W8A16,
@@ -52,7 +53,7 @@ def overrides(draw: st.DrawFn) -> Override:
         "qtype": draw(st.none() | types),
         "granularity": draw(st.none() | grains),
         "method": draw(st.none() | methods),
-        "readers": draw(st.none() | st.lists(names, max_size=3).map(tuple)),
+        "consumers": draw(st.none() | st.lists(names, max_size=3).map(tuple)),
     }
     if draw(st.booleans()):
         count = draw(st.integers(1, 3))
@@ -148,10 +149,12 @@ def test_presets_are_what_their_names_say() -> None:
         "W8A8": ("int8", "uint8"),
         "W8A16": ("int8", "uint16"),
         "W8": ("int8", "uint8"),
-        "W4A16": ("int4", "uint16"),
+        "W4": ("uint4", "None"),
+        "W4A16": ("uint4", "None"),
         "FP8": ("float8e4m3fn", "float8e4m3fn"),
     }
-    assert [r.is_static for r in (W8A8, W8A16, W8, W4A16, FP8)] == [True, True, False, True, True]
+    assert [r.is_static for r in (W8A8, W8A16, W8, W4, FP8)] == [True, True, False, False, True]
+    assert W4.is_weight_only
 
 
 def test_unknown_preset_names_the_nearest() -> None:
@@ -180,8 +183,8 @@ def test_base_is_changed_by_the_other_keys() -> None:
 
 
 def test_base_keeps_what_is_not_named() -> None:
-    assert Recipe.from_dict({"base": "W4A16", "weights": {"qtype": "int8"}}).weights == Scheme(
-        INT8, PerBlock(32), symmetric=True
+    assert Recipe.from_dict({"base": "W4A16", "weights": {"qtype": "uint8"}}).weights == Scheme(
+        UINT8, PerBlock(32)
     )
     assert Recipe.from_dict({"base": "FP8"}) == FP8
 
@@ -402,3 +405,51 @@ def test_override_that_contradicts_itself_is_an_error(settings: dict[str, Any], 
 def test_dynamic_activations_are_written_as_one_word(tmp_path: Path) -> None:
     text = "weights: {qtype: int4}\nactivations: dynamic\nstyle: integer\n"
     assert Recipe.load(written(tmp_path, text)) == Recipe(Scheme(INT4), DynamicScheme(), Style.INTEGER)
+
+
+def test_recipes_that_earlier_versions_wrote_can_be_read() -> None:
+    former = {
+        "base": "W8A8",
+        "absorb_activations": False,
+        "at_run_time": ["op:MatMul"],
+        "spelling": {"dedicated": True},
+        "stored": "int8",
+        "overrides": [{"tensor": "x", "qtype": "uint16", "readers": ["conv"]}],
+    }
+    recipe = Recipe.from_dict(former)
+    assert (recipe.fuse_clamps, recipe.dynamic_nodes, recipe.compressed) == (False, ("op:MatMul",), INT8)
+    assert recipe.writing.dedicated
+    assert recipe.overrides[0].consumers == ("conv",)
+    assert W8A8.but(stored=INT8) == W8A8.but(compressed=INT8)
+
+
+def test_plain_spellings_are_read_wherever_a_value_is_expected() -> None:
+    activations = W8A8.activations
+    assert isinstance(activations, Scheme)
+    assert activations.but(method="entropy").method == Entropy()
+    assert activations.but(method="percentile:99.9").method == Percentile(99.9)
+    assert W8A8.weights.but(granularity="block:32").granularity == PerBlock(32)
+    assert Scheme("int8", "channel") == Scheme(INT8, PerChannel())  # type: ignore[arg-type]
+    assert W8A8.but(activations="int8").activations == activations.but(qtype=INT8)
+    assert W8A8.but(activations="none").activations is None
+    dynamic = W8A8.but(activations="dynamic")
+    assert (dynamic.activations, dynamic.style) == (DynamicScheme(), Style.INTEGER)
+    assert W8A8.but(weights="uint8").weights.symmetric is False
+    assert W8A8.but(style="qoperator").style is Style.QOPERATOR
+    assert W8A8.but(op_types="Conv, MatMul").op_types == ("Conv", "MatMul")
+    assert W8A8.but(exclude="head").exclude == ("head",)
+    assert W8A8.but(overrides=[{"tensor": "x", "keep_float": True}]).overrides == (Override("x", True),)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda: Scheme(INT8).but(method="entrpy"), "entropy"),
+        (lambda: Scheme(INT8).but(metod="entropy"), "did you mean 'method'"),
+        (lambda: W8A8.but(activations="int9"), "int9"),
+        (lambda: W8A8.but(style="qdk"), "qdq"),
+    ],
+)
+def test_a_misspelt_plain_value_is_one_sentence(change: Callable[[], Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        change()

@@ -16,7 +16,7 @@ def test_percentile_lies_between_50_and_100(percent: float) -> None:
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.5, float("nan")])
 def test_momentum_lies_between_0_and_1(momentum: float) -> None:
-    with pytest.raises(RecipeError, match="is no average"):
+    with pytest.raises(RecipeError, match="out of range"):
         MinMax(momentum=momentum)
 
 

@@ -12,7 +12,7 @@ from builders import model, node, tensor
 
 import octavo
 from octavo.core.recipe import Placement, Recipe
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 from octavo.result import Result
 
 Array = np.ndarray[Any, Any]

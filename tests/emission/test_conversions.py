@@ -13,7 +13,7 @@ from octavo.core.recipe import Override, Style
 
 
 def test_edge_over_a_tensor_is_a_conversion() -> None:
-    recipe = EVERYWHERE.but(overrides=(Override("r", qtype=UINT16, readers=("second",)),))
+    recipe = EVERYWHERE.but(overrides=(Override("r", qtype=UINT16, consumers=("second",)),))
     source, data = two_convs(), feeds(IMAGE)
     result = quantize(source, data, recipe)
     assert result.params[Key("r")].qtype.name == "uint8"
@@ -73,7 +73,7 @@ def test_outputs_of_split_share_the_parameters_of_its_input() -> None:
         assert is_close(result, source, feeds(IMAGE))
 
 
-def test_absorbed_relu_is_gone_and_the_rest_is_right() -> None:
+def test_fused_relu_is_gone_and_the_rest_is_right() -> None:
     source, data = two_convs(), feeds(IMAGE)
     for style in (Style.QDQ, Style.QOPERATOR):
         result = quantize(source, data, EVERYWHERE.but(style=style))
@@ -99,5 +99,5 @@ def test_dynamic_inputs_are_quantized_once_for_all_readers() -> None:
 
 
 def test_conversion_to_int8_in_qdq_runs() -> None:
-    recipe = EVERYWHERE.but(overrides=(Override("r", qtype=INT8, readers=("second",)),))
+    recipe = EVERYWHERE.but(overrides=(Override("r", qtype=INT8, consumers=("second",)),))
     assert is_close(quantize(two_convs(), feeds(IMAGE), recipe), two_convs(), feeds(IMAGE))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -10,22 +12,25 @@ from builders import model, node, tensor
 from quantizing import error, feeds_for, ops, weights
 
 import octavo
+from octavo import emission
 from octavo.core import qtypes
+from octavo.core.plan import Quantized
 from octavo.core.scheme import Scheme
-from octavo.model.session import optimized
+from octavo.errors import TableError
+from octavo.model.runtime.session import optimized
 
 INT8 = octavo.W8A8.but(activations=Scheme(qtypes.INT8))
 
 
-def swish(loud: float = 1.0, shift: float = 0.0) -> onnx.ModelProto:
-    """A HardSwish between Convs; ``loud`` and ``shift`` are of what it reads."""
+def swish(gain: float = 1.0, shift: float = 0.0) -> onnx.ModelProto:
+    """A HardSwish between Convs; ``gain`` and ``shift`` are those of what it reads."""
     nodes = [
         node("Conv", ["x", "w0", "b0"], ["a"], "before"),
         node("HardSwish", ["a"], ["h"], "swish"),
         node("Conv", ["h", "w1"], ["y"], "behind"),
     ]
     arrays = {
-        "w0": loud * weights(16, 16, 1, 1) / 4,
+        "w0": gain * weights(16, 16, 1, 1) / 4,
         "b0": np.full(16, shift, np.float32),
         "w1": weights(16, 16, 1, 1, seed=1) / 4,
     }
@@ -38,11 +43,11 @@ def number(value: ir.Value | None) -> float:
 
 
 @pytest.mark.parametrize("recipe", [octavo.W8A8, INT8], ids=["uint8", "int8"])
-@pytest.mark.parametrize("loud", [2.0, 40.0])
-def test_it_runs_on_integers_and_is_off_by_less_than_a_step(recipe: octavo.Recipe, loud: float) -> None:
-    proto = swish(loud)
+@pytest.mark.parametrize("gain", [2.0, 40.0])
+def test_it_runs_on_integers_and_is_off_by_less_than_a_step(recipe: octavo.Recipe, gain: float) -> None:
+    proto = swish(gain)
     result = octavo.quantize(proto, feeds_for(proto), recipe=recipe, target="ort-cpu-vnni")
-    assert result.plan.nodes["swish"].form == "Mul"
+    assert result.plan.nodes["swish"].lowering == "Mul"
     if recipe is octavo.W8A8:
         runs = ops(optimized(result.model))
         assert (runs["QLinearMul"], runs["Clip"], runs["HardSigmoid"] + runs["HardSwish"]) == (1, 1, 0)
@@ -62,7 +67,8 @@ def test_it_runs_on_integers_and_is_off_by_less_than_a_step(recipe: octavo.Recip
 
 def test_a_range_in_which_the_gate_never_closes_keeps_the_operator() -> None:
     proto = swish(0.2, shift=1.0)
-    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni")
+    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni", effort="plain")
+    assert result.plan.nodes["swish"].lowering == "HardSwish"
     assert ops(result)["HardSwish"] == 1
     assert not ops(result)["Clip"]
     assert error(result, proto, feeds_for(proto)) < 0.05
@@ -70,14 +76,14 @@ def test_a_range_in_which_the_gate_never_closes_keeps_the_operator() -> None:
 
 def test_a_range_in_which_it_never_opens_whole_is_cut_below_alone() -> None:
     proto = swish(1.0, shift=-3.0)
-    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni")
+    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni", effort="plain")
     assert ops(result)["Clip"] == 1
     assert error(result, proto, feeds_for(proto)) < 0.1
 
 
 @pytest.mark.parametrize("target", ["portable", "openvino", "ort-cpu-arm64"])
 def test_targets_that_were_not_measured_keep_the_operator(target: str) -> None:
-    assert octavo.plan(swish(2.0), target=target).nodes["swish"].form == "HardSwish"
+    assert octavo.plan(swish(2.0), target=target).nodes["swish"].lowering == "HardSwish"
 
 
 def test_a_plan_from_a_file_writes_the_same() -> None:
@@ -88,5 +94,13 @@ def test_a_plan_from_a_file_writes_the_same() -> None:
 
 def test_nothing_is_found_in_it() -> None:
     proto = swish(2.0)
-    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni")
+    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni", effort="plain")
     assert not octavo.lint(result.model, target="ort-cpu-vnni").findings
+
+
+def test_a_lowering_that_the_range_rules_out_is_an_error_that_names_the_node() -> None:
+    proto = swish(0.2, shift=1.0)
+    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni", effort="plain")
+    gated = replace(result.plan, nodes={**result.plan.nodes, "swish": Quantized("HardSwish", "Mul")})
+    with pytest.raises(TableError, match="'swish'"):
+        emission.emit(ir.from_proto(proto), gated, result.params)

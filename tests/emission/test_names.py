@@ -58,7 +58,7 @@ def test_shared_bias_is_split_under_names_that_start_with_its_own() -> None:
 
 def test_converted_tensor_names() -> None:
     """A reader in another type: the second pair of parameters has the suffix ``_convert``."""
-    recipe = EVERYWHERE.but(overrides=(Override("r", qtype=INT8, readers=("second",)),))
+    recipe = EVERYWHERE.but(overrides=(Override("r", qtype=INT8, consumers=("second",)),))
     result = quantize(two_convs(), feeds(IMAGE), recipe)
     assert {"r_scale", "r_scale_convert"} <= set(initializers(result))
     view = named(result, "second").inputs[0]

@@ -12,8 +12,8 @@ from builders import model, node, tensor
 import octavo
 from emission.models import normal, ops
 from octavo.core.plan import Dynamic, Key
-from octavo.model import io
-from octavo.model.session import Session
+from octavo.model.files import io
+from octavo.model.runtime.session import Session
 
 WIDTH, RESULTS = 64, 24
 
@@ -57,8 +57,8 @@ def test_two_passes_leave_nothing_but_the_rounding_of_weights(kind: str, opset: 
     found = Session.open(io.to_bytes(result.model)).run(feeds)["y"]
     h = feeds["x"].astype(np.float64) * feeds["z"]
     expected = h @ weights(result) + normal(RESULTS, seed=2)
-    loudest = np.abs(h).max(axis=1, keepdims=True) * np.abs(weights(result)).sum(axis=0)
-    assert np.all(np.abs(found - expected) <= loudest / 127 / 254 + 1e-6 * np.abs(expected) + 1e-6)
+    largest = np.abs(h).max(axis=1, keepdims=True) * np.abs(weights(result)).sum(axis=0)
+    assert np.all(np.abs(found - expected) <= largest / 127 / 254 + 1e-6 * np.abs(expected) + 1e-6)
 
 
 @pytest.mark.parametrize(

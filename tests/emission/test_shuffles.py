@@ -9,7 +9,7 @@ from builders import model, node, tensor
 from quantizing import error, feeds_for, ops, weights
 
 import octavo
-from octavo.model.session import optimized
+from octavo.model.runtime.session import optimized
 
 
 def shuffled(
@@ -35,7 +35,7 @@ def shuffled(
 
 def test_a_shuffle_runs_as_one_gather_of_integers() -> None:
     proto = shuffled()
-    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni")
+    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni", effort="plain")
     assert (ops(result)["Gather"], ops(result)["Reshape"], ops(result)["Transpose"]) == (1, 0, 0)
     runs = ops(optimized(result.model))
     assert (runs["QLinearConv"], runs["QuantizeLinear"], runs["DequantizeLinear"]) == (2, 1, 1)
@@ -55,17 +55,17 @@ def test_a_plan_from_a_file_writes_the_same() -> None:
     ids=["another order", "seen from outside"],
 )
 def test_what_is_more_than_a_shuffle_is_left(proto: onnx.ModelProto) -> None:
-    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni")
+    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni", effort="plain")
     assert not ops(result)["Gather"]
     assert error(result, proto, feeds_for(proto)) < 0.03
 
 
 def test_a_shuffle_that_is_excluded_in_part_is_left() -> None:
     plan = octavo.plan(shuffled(), exclude=("join",), target="ort-cpu-vnni")
-    assert all(node.form != "Gather" for node in plan.nodes.values())
+    assert all(node.lowering != "Gather" for node in plan.nodes.values())
 
 
 @pytest.mark.parametrize("target", ["openvino", "tensorrt"])
 def test_other_runtimes_get_what_they_know(target: str) -> None:
     plan = octavo.plan(shuffled(), target=target)
-    assert all(node.form != "Gather" for node in plan.nodes.values())
+    assert all(node.lowering != "Gather" for node in plan.nodes.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from builders import conv_net, model, node, tensor
 import octavo
 from evaluation.made import save
 from octavo.errors import DataError, ModelError, RecipeError
-from octavo.evaluation import latency
-from octavo.evaluation.fusion import unfused
-from octavo.evaluation.profile import NodeTime
+from octavo.evaluation.timing import latency
+from octavo.evaluation.timing.profiler import NodeTime, unfused
+from octavo.reporting import figures
 
 FEEDS = [{"x": np.random.default_rng(i).standard_normal((1, 3, 8, 8)).astype(np.float32)} for i in range(8)]
 
@@ -24,7 +25,7 @@ FEEDS = [{"x": np.random.default_rng(i).standard_normal((1, 3, 8, 8)).astype(np.
 @pytest.fixture
 def both(tmp_path: Path) -> tuple[Path, Path]:
     path = save(conv_net(), tmp_path / "float.onnx")
-    octavo.quantize(path, FEEDS, output=tmp_path / "int8.onnx")
+    octavo.quantize(path, FEEDS, output=tmp_path / "int8.onnx", effort="plain")
     return path, tmp_path / "int8.onnx"
 
 
@@ -37,7 +38,7 @@ def test_calls_take_turns_in_an_order_that_rotates() -> None:
 
     calls = [lambda i=i: called.append(i) for i in range(3)]
     taken = latency.interleaved(calls, seconds=1e-9, clock=clock)
-    assert taken.shape == (3, latency.FEWEST)
+    assert taken.shape == (3, latency.MIN_ROUNDS)
     assert called[-9:] in (
         [0, 1, 2, 1, 2, 0, 2, 0, 1],
         [1, 2, 0, 2, 0, 1, 0, 1, 2],
@@ -50,6 +51,27 @@ def test_the_ratio_is_the_median_of_the_rounds() -> None:
     found = latency.ratio(first, np.array([1.0, 2.0, 2.0, 4.0, 5.0]))
     assert found.value == 2.0
     assert found.low <= 2.0 <= found.high
+
+
+def test_rounds_end_as_soon_as_the_interval_tells() -> None:
+    ticks = iter(range(1_000_000))
+    taken = latency.interleaved(
+        [lambda: None] * 2, seconds=60, clock=lambda: next(ticks) * 1.0, precision=0.01
+    )
+    assert taken.shape == (2, latency.MIN_ROUNDS)
+
+
+def test_speeds_differ_where_their_intervals_do_not_explain_it() -> None:
+    steady = latency.Ratio(1.5, 1.48, 1.52)
+    assert steady.differs_from(latency.Ratio(1.6, 1.58, 1.62))
+    assert not steady.differs_from(latency.Ratio(1.6, 1.3, 1.9))
+
+
+def test_an_interval_that_says_nothing_is_not_printed() -> None:
+    wide = latency.Ratio(4.2, 1.03, 22.13)
+    assert not wide.is_known
+    assert "22" not in figures.speed_text(asdict(wide))
+    assert figures.speed_text(asdict(latency.Ratio(1.5, 1.48, 1.52))) == "1.50 × (1.48 … 1.52)"
 
 
 def test_two_models_are_measured_side_by_side(both: tuple[Path, Path]) -> None:
@@ -74,7 +96,7 @@ def test_two_models_are_measured_side_by_side(both: tuple[Path, Path]) -> None:
 def test_one_model_alone_and_without_the_slow_parts(both: tuple[Path, Path]) -> None:
     result = octavo.bench(both[0], seconds=0.01, profile=False, memory=False, clock="cpu")
     assert (result.ratio, result.models[0].ops, result.models[0].memory_bytes) == (None, (), None)
-    assert "made-up samples" in str(result)
+    assert "random samples" in str(result)
 
 
 def test_external_weights_count_as_part_of_the_file(tmp_path: Path) -> None:

@@ -149,17 +149,17 @@ def test_missing_and_wrong_labels_are_told(model: Path, tmp_path: Path) -> None:
     fails(DataError, "have no labels", model, tmp_path / "val", **UNIT)
     file = tmp_path / "labels.csv"
     file.write_text("\n".join(f"x{n},{c}" for n, c in rows))
-    fails(DataError, "9 of 9 pictures that are not in", model, tmp_path / "val", labels=file, **UNIT)
+    fails(DataError, "9 of 9 images", model, tmp_path / "val", labels=file, **UNIT)
     file.write_text("\n".join(str(c) for _, c in rows[:4]))
-    fails(DataError, "9 samples, and there are 4 labels", model, tmp_path / "val", labels=file, **UNIT)
+    fails(DataError, "9 samples.* 4 labels", model, tmp_path / "val", labels=file, **UNIT)
     file.write_text("\n".join(f"{n},{c + 1}" for n, c in rows))
-    fails(DataError, "label 3, and the model has 3 classes", model, tmp_path / "val", labels=file, **UNIT)
+    fails(DataError, "label 3.* 3 classes", model, tmp_path / "val", labels=file, **UNIT)
     assert octavo.evaluate(model, tmp_path / "val", labels=file, offset=-1, **UNIT)["top1"] == 1.0
     file.write_text("\n".join(f"{n},red" for n, c in rows))
-    fails(DataError, "'red', which is no number", model, tmp_path / "val", labels=file, **UNIT)
+    fails(DataError, "'red', which is not a number", model, tmp_path / "val", labels=file, **UNIT)
     fails(
         DataError,
-        "none of the classes",
+        "not one of the classes",
         model,
         tmp_path / "val",
         labels=file,
@@ -179,7 +179,7 @@ def test_folders_that_are_not_the_models_classes_are_told(model: Path, tmp_path:
     for file in (folder / "c_blue").iterdir():
         file.unlink()
     (folder / "c_blue").rmdir()
-    fails(DataError, "2 folders of classes, and the model has 3", model, folder, **UNIT)
+    fails(DataError, "2 class folders.* 3 classes", model, folder, **UNIT)
 
 
 def test_archives_without_labels_and_unscaled_pixels_are_told(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_archives_without_labels_and_unscaled_pixels_are_told(tmp_path: Path) ->
     np.savez(tmp_path / "a.npz", image=np.zeros((4, 1, 28, 28), np.uint8), labels=np.zeros(4, int))
     fails(DataError, "scale=255", model, tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", image=np.zeros((4, 1, 28, 28), np.float32), labels=np.zeros(3, int))
-    fails(DataError, "4 samples, and there are 3 labels", model, tmp_path / "a.npz")
+    fails(DataError, "4 samples.* 3 labels", model, tmp_path / "a.npz")
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 broken")
     fails(DataError, "can't be read as numpy data", model, tmp_path / "a.npz")
     fails(DataError, "Sample 0 has no label", model, [{"image": np.zeros((1, 1, 28, 28), np.float32)}])
@@ -198,7 +198,7 @@ def test_archives_without_labels_and_unscaled_pixels_are_told(tmp_path: Path) ->
 def test_a_corrupt_picture_is_named(model: Path, tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "val")
     (folder / "a_red" / "r1.png").write_bytes(b"\x89PNG no picture")
-    fails(DataError, r"r1\.png can't be read as a picture", model, folder, **UNIT)
+    fails(DataError, r"r1\.png can't be read as an image", model, folder, **UNIT)
 
 
 def test_models_with_other_outputs_are_told(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_models_with_other_outputs_are_told(tmp_path: Path) -> None:
     fails(ModelError, "is this a classifier", boxes, folder, **UNIT)
     two = {"a": np.zeros((1, 4), np.float32), "b": np.zeros((1, 4), np.float32)}
     double = save(constant_output(two), tmp_path / "double.onnx")
-    fails(ModelError, "say which: output='a'", double, folder, **UNIT)
+    fails(ModelError, "output='a'", double, folder, **UNIT)
     fails(RecipeError, "no output 'c'", double, folder, output="c", **UNIT)
 
 
@@ -240,7 +240,7 @@ def test_a_data_frame_where_pandas_is_there(
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(RecipeError, match="needs pandas"):
         result.to_pandas()
-    fake = types.SimpleNamespace(DataFrame=lambda rows: rows)
+    fake = types.SimpleNamespace(json_normalize=lambda rows: rows)
     monkeypatch.setitem(sys.modules, "pandas", fake)
     rows: Any = result.to_pandas()
     assert [row["name"] for row in rows] == ["top1", "top5", "top1", "top5"]
@@ -250,7 +250,7 @@ def test_wrong_requests_are_told(model: Path, tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "val")
     fails(RecipeError, "did you mean 'classification'", model, folder, "clasification")
     fails(RecipeError, "no option 'label'.* did you mean 'labels'", model, folder, label="x")
-    fails(RecipeError, "0 samples", model, folder, samples=0)
+    fails(RecipeError, "samples must be at least 1", model, folder, samples=0)
     fails(ModelError, "There is no model at", tmp_path / "no.onnx", folder)
     fails(ModelError, "take the same inputs", model, folder, against=EXAMPLE / "model.onnx", **UNIT)
-    fails(DataError, "Pictures need a preprocessing", model, folder)
+    fails(DataError, "preprocessing", model, folder)

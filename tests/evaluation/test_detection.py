@@ -15,11 +15,10 @@ from builders import tensor
 import octavo
 from evaluation.made import coco_file, constant_output, save
 from octavo.errors import DataError, ModelError, RecipeError
-from octavo.evaluation import coco, decoders
-from octavo.evaluation.annotations import Annotations
-from octavo.evaluation.boxes import Frame, Limits, suppress
-from octavo.evaluation.categories import COCO_80, Numbering
-from octavo.evaluation.pictures import Pictures
+from octavo.evaluation.detection import coco, decoders
+from octavo.evaluation.detection.annotations import COCO_80, Annotations, Numbering
+from octavo.evaluation.detection.boxes import Frame, Limits, suppress
+from octavo.evaluation.image_samples import ImageFeeds
 
 FRAME = Frame(32, 16, (0.5, 0.5), (0.0, 4.0), (16, 16))  # a picture of 32 × 16 in a square of 16
 WANTED = np.array([[4.0, 2.0, 12.0, 10.0], [16.0, 4.0, 30.0, 14.0]])  # in the picture
@@ -126,7 +125,7 @@ def test_suppression_keeps_the_best_of_what_overlaps() -> None:
 
 
 def test_outputs_of_no_detector_are_told() -> None:
-    with pytest.raises(ModelError, match="those of no detector"):
+    with pytest.raises(ModelError, match="no known detector"):
         decoders.decode("auto", {"y": np.zeros((1, 1000))}, [FRAME], Limits())
     with pytest.raises(ModelError, match="can't be read by the decoder 'ssd'"):
         decoders.decode("ssd", {"y": np.zeros((1, 1000))}, [FRAME], Limits())
@@ -141,7 +140,7 @@ def test_class_numbers_become_category_numbers() -> None:
     assert Numbering("id", (1, 3)).of(np.array([3, 2]), None, "yolov8").tolist() == [3, -1]
     assert Numbering("auto", (1, 13)).of(np.array([0, 11, 12]), 80, "yolov8").tolist() == [1, 13, -1]
     assert len(COCO_80) == 80
-    with pytest.raises(DataError, match="tells 5 classes apart, and the annotations have 2"):
+    with pytest.raises(DataError, match=r"5 classes.* 2 categories"):
         Numbering("auto", (1, 3)).of(classes, 5, "yolov8")
 
 
@@ -256,10 +255,10 @@ def test_categories_can_be_filtered_and_annotations_found_beside(scene: Path, tm
 
 
 def test_the_letterbox_frame_is_where_the_picture_lies(scene: Path) -> None:
-    from octavo.model.session import InputSpec
+    from octavo.model.runtime.session import InputSpec
 
     spec = InputSpec("image", np.dtype(np.float32), (1, 3, 16, 16))
-    feed, (frame,) = Pictures.of([spec], "yolo-letterbox").feed([scene / "a.png"], None)
+    feed, (frame,) = ImageFeeds.of([spec], "yolo-letterbox").feed([scene / "a.png"], None)
     assert (frame.scale, frame.offset, frame.input_size) == ((0.5, 0.5), (0.0, 4.0), (16, 16))
     grey = np.float32(114) / np.float32(255)
     assert (feed["image"][0, :, :4] == grey).all()
@@ -275,25 +274,25 @@ def test_bad_annotations_are_told(scene: Path, tmp_path: Path) -> None:
 
     broken = tmp_path / "broken.json"
     broken.write_text("{")
-    fails(DataError, "is no JSON", annotations=broken)
+    fails(DataError, "is not JSON", annotations=broken)
     broken.write_text("[]")
     fails(DataError, "has no list 'images'", annotations=broken)
     content = json.loads((tmp_path / "val.json").read_text())
     content["annotations"][0].pop("bbox")
     broken.write_text(json.dumps(content))
-    fails(DataError, "no COCO annotations file: KeyError 'bbox'", annotations=broken)
+    fails(DataError, "COCO annotations file: KeyError 'bbox'", annotations=broken)
     fails(DataError, "There is no annotations file", annotations=tmp_path / "no.json")
     fails(RecipeError, "no numbering 'ids'", numbering="ids")
-    fails(RecipeError, "cuts pictures", preprocess="imagenet")
+    fails(RecipeError, "crops images", preprocess="imagenet")
     (scene / "b.png").unlink()
-    fails(DataError, "lists 1 of 3 pictures that are not in")
+    fails(DataError, "1 of 3 images")
     (tmp_path / "val.json").unlink()
-    fails(DataError, "needs annotations, and no JSON file")
+    fails(DataError, "needs annotations.* no JSON file")
 
 
 def test_a_detector_of_other_classes_is_told(scene: Path, tmp_path: Path) -> None:
     model = detector({"output0": np.full((1, 9, 200), 0.5, np.float32)}, tmp_path / "m.onnx")
-    with pytest.raises(DataError, match="tells 5 classes apart"):
+    with pytest.raises(DataError, match="5 classes"):
         octavo.evaluate(model, scene, "detection")
 
 

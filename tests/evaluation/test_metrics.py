@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from octavo.evaluation import metrics, paired
+from octavo.evaluation import intervals, metrics
 
 
 def test_top_k_counts_labels_among_the_best() -> None:
@@ -27,6 +27,7 @@ def test_ranks_of_ties_are_their_mean() -> None:
     assert metrics.ranks([3.0, 1.0, 3.0, 2.0]).tolist() == [3.5, 1.0, 3.5, 2.0]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=3, max_size=30))
 def test_spearman_is_the_correlation_of_counted_ranks(pairs: list[tuple[int, int]]) -> None:
     x, y = np.array(pairs, float).T
@@ -52,7 +53,7 @@ def test_perplexity_of_a_uniform_model_is_the_size_of_its_vocabulary() -> None:
 def test_mcnemar_is_the_binomial_test(b: int, c: int) -> None:
     n, k = b + c, min(b, c)
     tail = sum(math.comb(n, i) for i in range(k + 1)) / 2**n
-    assert paired.mcnemar(b, c) == pytest.approx(min(1.0, 2 * tail))
+    assert intervals.mcnemar(b, c) == pytest.approx(min(1.0, 2 * tail))
 
 
 def test_the_interval_of_a_difference_holds_the_truth_nineteen_times_in_twenty() -> None:
@@ -62,21 +63,21 @@ def test_the_interval_of_a_difference_holds_the_truth_nineteen_times_in_twenty()
         first = rng.random(300) < 0.8
         second = np.where(rng.random(300) < 0.1, rng.random(300) < 0.5, first)
         truth = 0.8 - (0.9 * 0.8 + 0.1 * 0.5)
-        interval = paired.share_difference(first, second)
+        interval = intervals.share_difference(first, second)
         inside += interval.low <= truth <= interval.high
     assert 0.92 <= inside / 400 <= 0.98
 
 
 def test_models_that_answer_alike_still_have_an_interval() -> None:
     right = np.ones(1000, bool)
-    interval = paired.share_difference(right, right)
+    interval = intervals.share_difference(right, right)
     assert interval.low < 0 < interval.high
     assert interval.p_value == 1.0
 
 
 def test_wilson_contains_the_share_and_stays_within_zero_and_one() -> None:
     for right in (np.ones(20, bool), np.zeros(20, bool), np.arange(20) < 13):
-        interval = paired.share(right)
+        interval = intervals.share(right)
         assert 0 <= interval.low <= right.mean() <= interval.high <= 1
 
 
@@ -88,7 +89,7 @@ def test_paired_resampling_is_narrower_than_unpaired_and_reproducible() -> None:
     def mean(rows: np.ndarray) -> float:
         return float(rows[:, 0].mean())
 
-    first = paired.resampled_difference(mean, base, other, 300)
-    assert first == paired.resampled_difference(mean, base, other, 300)
-    alone = paired.resampled(mean, base, 300)
+    first = intervals.resampled_difference(mean, base, other, 300)
+    assert first == intervals.resampled_difference(mean, base, other, 300)
+    alone = intervals.resampled(mean, base, 300)
     assert first.high - first.low < 0.1 * (alone.high - alone.low)

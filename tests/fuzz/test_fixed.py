@@ -16,9 +16,9 @@ import octavo
 from octavo.calibration import tables
 from octavo.core.plan import Plan
 from octavo.errors import ModelError, TableError, closest
-from octavo.model import io
-from octavo.model.normalize import normalize
-from octavo.model.session import Session
+from octavo.model.files import io
+from octavo.model.graph.normalize import normalize
+from octavo.model.runtime.session import Session
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 WEIGHT = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -102,9 +102,9 @@ CHANGES: dict[str, Any] = {
     "derived": lambda plain: plain["entries"].append(
         ["m", None, {"kind": "Derived", "x": ["nowhere", None], "w": ["w", None]}]),
     "bias": lambda plain: plain["nodes"]["product"].update(bias_add="relu"),
-    "guard": lambda plain: plain.update(guards=["gone"]),
+    "guard": lambda plain: plain.update(barriers=["gone"]),
     "run time": lambda plain: _first_edge(plain).__setitem__(2, {"kind": "Dynamic"}),
-    "absorbed": lambda plain: plain.update(absorbed={"gone": "why"}),
+    "fused": lambda plain: plain.update(fused={"gone": "why"}),
     "rounded": lambda plain: plain.update(rounded=[["nowhere", None]]),
 }  # fmt: skip
 

@@ -13,16 +13,18 @@ from builders import model, node, tensor
 from onnx import helper
 
 import octavo
-from octavo.calibration.observers import HistogramState
-from octavo.calibration.observers.extremes import ExtremesState
-from octavo.calibration.readers import frames
-from octavo.calibration.readers.numpy_files import one_file
-from octavo.calibration.readers.preprocessing import PREPROCESSING, Preset
+from octavo.calibration.statistics import HistogramState
+from octavo.calibration.statistics.extremes import ExtremesState
+from octavo.calibration.statistics.sample_set import SampleSet
 from octavo.core.bounded import read_bytes
+from octavo.data.images import geometry
+from octavo.data.images.preprocessing import PREPROCESSING, Preset
+from octavo.data.readers import source_of
 from octavo.errors import DataError, ModelError, TableError
-from octavo.model import io, samples
+from octavo.model.files import io
 from octavo.model.prepare import PrepareOptions, batch_norm, prepare
-from octavo.model.session import InputSpec, Session
+from octavo.model.runtime import samples
+from octavo.model.runtime.session import InputSpec, Session
 
 WEIGHT = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
 X = np.linspace(-2, 2, 16, dtype=np.float32).reshape(2, 8)
@@ -63,8 +65,8 @@ def test_an_array_of_arrays_is_refused(tmp_path: Path) -> None:
         np.lib.format.write_array_header_2_0(
             file, {"descr": ("<f4", (2,)), "fortran_order": False, "shape": (0,)}
         )
-    with pytest.raises(DataError, match="no numbers"):
-        one_file(path, [InputSpec("x", np.dtype(np.float32), ("n",))])
+    with pytest.raises(DataError, match="not numbers"):
+        source_of(path, [InputSpec("x", np.dtype(np.float32), ("n",))])
 
 
 def test_extremes_of_nothing_are_no_numbers() -> None:
@@ -86,7 +88,7 @@ def test_a_histogram_of_any_number_is_read_again(value: float) -> None:
 )
 def test_a_histogram_of_what_nothing_counts_is_refused(exponent: int, counts: tuple[int, int]) -> None:
     header = struct.pack("<BBIIiiI", 2, 0, 1, 1, exponent, 2047, 2)
-    extremes = ExtremesState.of([0], [0.9], [1.0]).to_bytes()
+    extremes = ExtremesState(0.9, 1.0, SampleSet([(0, 1)])).to_bytes()
     with pytest.raises(TableError, match="damaged"):
         HistogramState.from_bytes(header + np.array(counts, "<i8").tobytes() + extremes)
 
@@ -134,7 +136,7 @@ def test_a_type_where_a_number_is_due_is_looked_at_with_care() -> None:
     kind = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [2])
     made.graph.node[0].attribute.append(helper.make_attribute("output_dtype", kind))
     with pytest.raises(ModelError, match=r"onnxruntime|nothing that can be quantized"):
-        octavo.quantize(made, [{"x": X}], threads=1)
+        octavo.quantize(made, [{"x": X}], threads=1, effort="plain")
 
 
 def test_a_batch_normalization_by_a_matrix_is_not_folded() -> None:
@@ -176,7 +178,7 @@ def test_a_weight_turned_by_other_axes_than_it_has_is_none() -> None:
     made = model([turn, node("MatMul", ["x", "t"], ["y"])], [tensor("x", [2, 8])], [tensor("y", None)],
                  {"w": WEIGHT})  # fmt: skip
     with pytest.raises(ModelError):
-        octavo.quantize(made, [{"x": X}], threads=1)
+        octavo.quantize(made, [{"x": X}], threads=1, effort="plain")
 
 
 def test_a_softmax_beyond_its_axes_is_refused() -> None:
@@ -197,9 +199,9 @@ def test_a_softmax_keeps_its_meaning(axis: int) -> None:
 
 
 def test_no_frame_makes_a_picture_larger_than_it_says() -> None:
-    assert frames.most_pixels((640, 480), (224, 224)) < 200_000
-    assert frames.most_pixels((6000, 12_000), (640, 640)) < 10_000_000
-    assert frames.most_pixels((1, 1_000_000), (224, 224)) > 1_000_000_000
+    assert geometry.max_pixels((640, 480), (224, 224)) < 200_000
+    assert geometry.max_pixels((6000, 12_000), (640, 640)) < 10_000_000
+    assert geometry.max_pixels((1, 1_000_000), (224, 224)) > 1_000_000_000
 
 
 def test_a_picture_that_is_too_narrow_is_refused(tmp_path: Path) -> None:
@@ -221,7 +223,7 @@ def test_the_memory_for_a_picture_may_be_missing(tmp_path: Path) -> None:
     def full(*_: object) -> None:
         raise MemoryError
 
-    with pytest.raises(DataError, match="does not hold"):
+    with pytest.raises(DataError, match="memory"):
         Preset("", full, lambda pixels: pixels).pixels(str(path), (4, 4))  # type: ignore[arg-type]
 
 
@@ -236,6 +238,6 @@ def test_the_check_of_a_result_keeps_to_the_threads_asked_for(monkeypatch: pytes
     monkeypatch.setattr(Session, "open", noted)
     made = model([node("MatMul", ["x", "w"], ["y"], "product")], [tensor("x", [2, 8])], [tensor("y", [2, 8])],
                  {"w": WEIGHT})  # fmt: skip
-    octavo.quantize(made, [{"x": X}], threads=1)
+    octavo.quantize(made, [{"x": X}], threads=1, effort="plain")
     assert asked
     assert set(asked) == {1}

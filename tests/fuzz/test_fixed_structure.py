@@ -12,16 +12,18 @@ from onnx import helper
 from quantizing import EVERYWHERE
 
 import octavo
-from octavo.algorithms.layers import layer_of
+from octavo.algorithms.layers.layer import layer_of
 from octavo.calibration.methods import read
-from octavo.calibration.observers import HistogramState
+from octavo.calibration.statistics import HistogramState
 from octavo.core.qtypes import qtype
 from octavo.core.scheme import MSE, Entropy, Method, Percentile, Scheme
 from octavo.errors import DataError, ModelError
-from octavo.model import inspect, io, session
-from octavo.model.normalize import normalize
+from octavo.model.files import io
+from octavo.model.graph import inspect
+from octavo.model.graph.normalize import normalize
+from octavo.model.graph.schema import CONTRIB, LEAST_INPUTS
 from octavo.model.prepare import PrepareOptions, prepare
-from octavo.model.schema import CONTRIB, LEAST_INPUTS
+from octavo.model.runtime import session
 
 WEIGHT = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
 ENDS = [tensor("x", [2, 8])], [tensor("y", [2, 8])]
@@ -221,19 +223,19 @@ def test_a_range_goes_upward_within_the_extremes(method: Method, symmetric: bool
 
 def test_a_picture_that_is_a_line_is_refused(tmp_path: object) -> None:
     image = pytest.importorskip("PIL.Image")
-    from octavo.calibration.readers.picture import open_picture
+    from octavo.data.images.decoding import open_image
 
     path = f"{tmp_path}/line.tiff"
     image.new("1", (1_000_001, 1)).save(path)
-    with pytest.raises(DataError, match="no picture"):
-        open_picture(path, "RGB")
+    with pytest.raises(DataError, match="1000001"):
+        open_image(path, "RGB")
 
 
 def test_the_memory_for_another_mode_may_be_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     image = pytest.importorskip("PIL.Image")
-    from octavo.calibration.readers.picture import open_picture
+    from octavo.data.images.decoding import open_image
 
     path = f"{tmp_path}/plain.png"
     image.new("L", (8, 8)).save(path)
@@ -242,5 +244,5 @@ def test_the_memory_for_another_mode_may_be_missing(
         raise MemoryError
 
     monkeypatch.setattr(image.Image, "convert", full)
-    with pytest.raises(DataError, match="memory does not hold"):
-        open_picture(path, "RGB")
+    with pytest.raises(DataError, match="memory"):
+        open_image(path, "RGB")

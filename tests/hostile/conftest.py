@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("resource", reason="the limits of a child are those of POSIX")
 
 import octavo.api
-import octavo.model.session  # noqa: F401
+import octavo.model.runtime.session  # noqa: F401
 from hostile.sandbox import Sandbox
 
 gc.freeze()  # what is loaded stays shared between parent and children

@@ -12,9 +12,9 @@ from builders import model, node, tensor
 from onnx import TensorProto
 
 import octavo
-from octavo.model import io
-from octavo.model.normalize import normalize
-from octavo.model.wire import varint
+from octavo.model.files import io
+from octavo.model.files.wire import varint
+from octavo.model.graph.normalize import normalize
 
 WIDTH = 32
 Change = Callable[[onnx.ModelProto], Any]
@@ -105,5 +105,5 @@ def read(source: Any, base_dir: Path | None = None) -> int:
 
 def quantized(source: Any, out: Path, data: Any = None, **more: Any) -> list[str]:
     """Quantize into the output folder; gives the names there."""
-    octavo.quantize(source, data, output=out / "model.int8.onnx", threads=1, **more)
+    octavo.quantize(source, data, output=out / "model.int8.onnx", threads=1, **{"effort": "plain", **more})
     return sorted(path.name for path in out.iterdir())

@@ -21,9 +21,9 @@ import pytest
 import octavo
 from hostile.models import WIDTH
 from hostile.sandbox import Sandbox
-from octavo.calibration.data import Feeds
+from octavo.data.feeds import Feeds
 from octavo.errors import DataError
-from octavo.model.session import InputSpec
+from octavo.model.runtime.session import InputSpec
 
 SPECS = [InputSpec("x", np.dtype(np.float32), ("n", WIDTH))]
 PICTURES = [InputSpec("x", np.dtype(np.float32), (1, 3, 8, 8))]
@@ -209,7 +209,7 @@ def test_names_that_climb_are_only_names(sandbox: Sandbox, name: str, kind: str)
     if kind == "npz":
         sandbox.refuses(lambda: samples(path), DataError)
     else:
-        assert sandbox.gives(lambda: samples(path)) == [[0.0, 1.0]]
+        assert sandbox.gives(lambda: samples(path)) == [[0.0, 1.0], [32.0, 33.0]]
 
 
 def _tar_of(type: bytes, target: str) -> Callable[[Path], None]:
@@ -346,7 +346,7 @@ LINES = {
 
 @pytest.mark.parametrize(("name", "content"), LINES.values(), ids=LINES.keys())
 def test_hostile_lines(sandbox: Sandbox, name: str, content: bytes) -> None:
-    from octavo.calibration.readers.lines import lines
+    from octavo.data.readers.text_files import lines
 
     path = sandbox.given / name
     if content:

@@ -17,11 +17,11 @@ import octavo
 from hostile.models import WIDTH, layer, written
 from hostile.sandbox import Sandbox
 from hostile.test_data import _bomb, npy
-from octavo.calibration.data import Feeds
+from octavo.data.feeds import Feeds
 from octavo.errors import DataError, OctavoError
-from octavo.evaluation.annotations import Annotations
-from octavo.evaluation.labels import class_names, class_number, entries
-from octavo.model.session import InputSpec
+from octavo.evaluation.detection.annotations import Annotations
+from octavo.evaluation.label_files import class_names, class_number, entries
+from octavo.model.runtime.session import InputSpec
 
 IDS = [InputSpec("input_ids", np.dtype(np.int64), ("n", "length"))]
 DEEP = b"[" * 100_000
@@ -309,7 +309,8 @@ def test_a_hostile_test_data_set(sandbox: Sandbox, make: Callable[[Path], object
     make(folder)
     model = written(layer(), sandbox.given)
     sandbox.refuses(
-        lambda: octavo.quantize(model, folder, output=sandbox.out / "m.onnx", threads=1), DataError
+        lambda: octavo.quantize(model, folder, output=sandbox.out / "m.onnx", threads=1, effort="plain"),
+        DataError,
     )
 
 
@@ -325,7 +326,7 @@ TEXTS: dict[str, tuple[str, bytes]] = {
 
 @pytest.mark.parametrize(("name", "content"), TEXTS.values(), ids=TEXTS.keys())
 def test_hostile_labelled_texts(sandbox: Sandbox, name: str, content: bytes) -> None:
-    from octavo.evaluation.texts import rows
+    from octavo.evaluation.text_samples import text_rows as rows
 
     (sandbox.given / name).write_bytes(content)
     sandbox.refuses(lambda: rows(sandbox.given / name, 1, None, None), DataError)

@@ -16,7 +16,7 @@ from onnx import TensorProto
 from hostile.models import WIDTH, external, layer, read, written
 from hostile.sandbox import Sandbox
 from octavo.errors import ModelError
-from octavo.model import io
+from octavo.model.files import io
 
 BYTES = 4 * WIDTH * WIDTH
 LONG = "a" * 5000

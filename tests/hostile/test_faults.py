@@ -111,7 +111,7 @@ def _content(folder: Path) -> Content:
 
 def _quantization(old: bool) -> Callable[[Path], object]:
     made = layer(np.random.default_rng(int(old)).standard_normal((WIDTH, WIDTH)).astype(np.float32))
-    result = octavo.quantize(made, feeds(), threads=1)
+    result = octavo.quantize(made, feeds(), threads=1, effort="plain")
 
     def write(folder: Path) -> object:
         from octavo.result import write_verified
@@ -134,12 +134,12 @@ def _calibration(old: bool) -> Callable[[Path], object]:
 
 
 def _report(old: bool) -> Callable[[Path], object]:
-    result = octavo.quantize(layer(), feeds(seed=int(old)), threads=1)
+    result = octavo.quantize(layer(), feeds(seed=int(old)), threads=1, effort="plain")
     return lambda folder: html.report(result, output=folder / "r.html", title=f"{old}")
 
 
 def _manifest(old: bool) -> Callable[[Path], object]:
-    result = octavo.quantize(layer(), feeds(3 + old), threads=1)
+    result = octavo.quantize(layer(), feeds(3 + old), threads=1, effort="plain")
     return lambda folder: result.save_manifest(folder / "m.onnx")
 
 

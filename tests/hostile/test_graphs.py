@@ -253,3 +253,24 @@ def test_a_width_that_no_machine_has(sandbox: Sandbox) -> None:
     outcome = sandbox.run(lambda: quantized(made, sandbox.out, feeds(1)))
     assert outcome.error is not None
     assert issubclass(outcome.error, OctavoError)
+
+
+def _huge(op: str) -> onnx.ModelProto:
+    """A model whose constants ask for a tensor of 2³⁴ elements."""
+    arrays = {"start": np.int64(0), "end": np.int64(1 << 34), "step": np.int64(1), "one": np.float32([1]),
+              "big": np.int64([1 << 34]), "w": np.ones((2, 2), np.float32)}  # fmt: skip
+    inputs = {"Range": ["start", "end", "step"], "Expand": ["one", "big"], "ConstantOfShape": ["big"]}
+    nodes = [
+        node(op, inputs[op], ["huge"], "asks_for_too_much"),
+        node("Cast", ["huge"], ["floats"], to=TensorProto.FLOAT),
+        node("ReduceMax", ["floats"], ["top"], keepdims=0),
+        node("MatMul", ["x", "w"], ["m"]),
+        node("Add", ["m", "top"], ["y"]),
+    ]
+    return model(nodes, [tensor("x", ["n", 2])], [tensor("y", ["n", 2])], arrays)
+
+
+@pytest.mark.parametrize("op", ["Range", "Expand", "ConstantOfShape"])
+def test_a_result_that_no_memory_holds_is_refused_by_the_nodes_name(sandbox: Sandbox, op: str) -> None:
+    path = written(_huge(op), sandbox.given)
+    sandbox.refuses(lambda: read(path), ModelError, "asks_for_too_much")

@@ -23,7 +23,7 @@ from hostile.models import WIDTH, changed, external, feeds, layer, written
 from hostile.sandbox import Sandbox
 from octavo.core import files, leftovers
 from octavo.errors import ModelError, OctavoError, OutputError
-from octavo.model import io as models
+from octavo.model.files import io as models
 from octavo.result import write_verified
 
 linux = pytest.mark.skipif(
@@ -58,7 +58,9 @@ def _weights(seed: int) -> np.ndarray:
 
 
 def _quantize(folder: Path, seed: int, name: str = "m.onnx") -> None:
-    octavo.quantize(layer(_weights(seed)), feeds(), output=folder / name, external_data=True, threads=1)
+    octavo.quantize(
+        layer(_weights(seed)), feeds(), output=folder / name, external_data=True, threads=1, effort="plain"
+    )
 
 
 @linux
@@ -96,8 +98,8 @@ def test_killed_at_any_moment_a_quantization_leaves_the_old_model_or_the_new(tmp
 def test_a_killed_calibration_goes_on_and_gives_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.calibration.saved.EVERY", 0.0)
-    monkeypatch.setattr("octavo.calibration.saved._SHARE", 0)
+    monkeypatch.setattr("octavo.calibration.saved.INTERVAL", 0.0)
+    monkeypatch.setattr("octavo.calibration.saved._MIN_WORK", 0)
     written(layer(), tmp_path)
     data = tmp_path / "calib.npz"
     np.savez(data, x=np.concatenate([one["x"] for one in feeds(24)]))
@@ -135,7 +137,7 @@ def test_of_runs_to_one_output_one_wins_whole(tmp_path: Path) -> None:
     for seed in range(4):
         lone = tmp_path / str(seed)
         lone.mkdir()
-        results.append(octavo.quantize(layer(_weights(seed)), feeds(), threads=1).model)
+        results.append(octavo.quantize(layer(_weights(seed)), feeds(), threads=1, effort="plain").model)
         models.save(results[-1], lone / "m.onnx", external_data=True)
         wholes.append(_content(lone))
     folder = tmp_path / "out"
@@ -155,10 +157,10 @@ def test_eight_processes_at_once_give_what_one_gives(tmp_path: Path) -> None:
     model = written(layer(), tmp_path)
     out = tmp_path / "out"
     out.mkdir()
-    octavo.quantize(model, feeds(), output=tmp_path / "lone.onnx", threads=1)
+    octavo.quantize(model, feeds(), output=tmp_path / "lone.onnx", threads=1, effort="plain")
 
     def quantize(number: int) -> None:
-        octavo.quantize(model, feeds(), output=out / f"{number}.onnx", threads=1)
+        octavo.quantize(model, feeds(), output=out / f"{number}.onnx", threads=1, effort="plain")
 
     children = [_forked(lambda number=number: quantize(number)) for number in range(8)]  # type: ignore[misc]
     assert [_ended(child) for child in children] == [0] * 8
@@ -182,7 +184,7 @@ def test_a_disk_too_small_is_said_before_calibration(tmp_path: Path, monkeypatch
         yield from feeds()
 
     with pytest.raises(OutputError, match=r"takes .* and .* has 100 bytes free"):
-        octavo.quantize(layer(), data(), output=tmp_path / "m.onnx", threads=1)
+        octavo.quantize(layer(), data(), output=tmp_path / "m.onnx", threads=1, effort="plain")
     assert not seen
     assert list(tmp_path.iterdir()) == []
 
@@ -192,7 +194,7 @@ def test_a_disk_too_small_for_the_whole_model_is_said_before_it_is_written(
 ) -> None:
     (tmp_path / "m.onnx").write_bytes(b"old")
     monkeypatch.setattr("shutil.disk_usage", lambda path: _Usage(10000, 9000, 1000))
-    result = octavo.quantize(layer(), feeds(), threads=1)
+    result = octavo.quantize(layer(), feeds(), threads=1, effort="plain")
     with pytest.raises(OutputError, match=r"make room"):
         write_verified(result.model, tmp_path / "m.onnx", feeds(1)[0])
     assert _content(tmp_path) == {"m.onnx": b"old"}
@@ -209,7 +211,7 @@ def test_a_read_only_folder(sandbox: Sandbox) -> None:
         def write() -> None:
             if os.geteuid() == 0:
                 os.setuid(65534)
-            octavo.quantize(layer(), feeds(), output=folder / "m.onnx", threads=1)
+            octavo.quantize(layer(), feeds(), output=folder / "m.onnx", threads=1, effort="plain")
 
         outcome = sandbox.run_unwatched(write)
         assert outcome.error is OutputError, outcome.trace
@@ -247,7 +249,7 @@ def test_input_that_vanishes_under_way(sandbox: Sandbox, lose: Callable[[Path], 
         path = written(given, folder)
         target = sandbox.out / "m.onnx"
         try:
-            octavo.quantize(path, lossy(folder), output=target, threads=1)
+            octavo.quantize(path, lossy(folder), output=target, threads=1, effort="plain")
         except OctavoError:
             assert not target.exists()
             raise

@@ -17,9 +17,9 @@ import pytest
 import octavo
 from hostile.models import WIDTH, changed, external, feeds, layer, written
 from hostile.sandbox import Sandbox
-from octavo.evaluation.latency import Ratio
-from octavo.model import io as models
-from octavo.tuning import workshop
+from octavo.evaluation.timing.latency import Ratio
+from octavo.model.files import io as models
+from octavo.tuning import runner
 
 NAMES: dict[str, str] = {
     "climbs": "../../elsewhere/secret.bin",
@@ -140,7 +140,7 @@ def test_a_name_is_a_word(sandbox: Sandbox, name: str, plain_page: _Tags) -> Non
 
 @pytest.mark.parametrize("name", ["climbs", "absolute", "hidden-file", "megabyte"])
 def test_side_cars_have_our_names(sandbox: Sandbox, name: str) -> None:
-    from octavo.model import io as files
+    from octavo.model.files import io as files
 
     made = _named(NAMES[name])
 
@@ -214,14 +214,15 @@ def _given(folder: Path, name: str) -> tuple[str, ...]:
     """A model with such names and its data, as arguments."""
     model, data = written(_named(name), folder), folder / "c.npz"
     np.savez(data, x=np.concatenate([one["x"] for one in feeds(12)]))
-    return (str(model), "--data", str(data), "--threads", "1", "--engine", "serial", "--min-speed", "0")
+    return (str(model), "--data", str(data), "--threads", "1", "--engine", "serial", "--min-speed", "0",
+            "--effort", "search")  # fmt: skip
 
 
 def _choose(given: tuple[str, ...], out: Path, kind: str, *flags: str) -> tuple[int, str, str]:
     """The automatic choice with a report of this kind; in place of the timer all speeds are the same."""
     with pytest.MonkeyPatch.context() as patch:
         same = Ratio(1.5, 1.5, 1.5)
-        patch.setattr(workshop, "speeds", lambda _, models, *rest, **more: [same] * len(models))
+        patch.setattr(runner, "speeds", lambda _, models, *rest, **more: [same] * len(models))
         return _command(
             "quantize", *given, "-o", str(out / "m.onnx"), "--report", str(out / f"r.{kind}"), *flags
         )
@@ -331,18 +332,26 @@ FAULTS: dict[str, Callable[[str, Path], object]] = {
     ),
     "cycle": lambda name, out: octavo.quantize(_cycle(name)),
     "operator": lambda name, out: octavo.quantize(
-        changed(lambda made: setattr(made.graph.node[0], "op_type", name)), feeds(), threads=1
+        changed(lambda made: setattr(made.graph.node[0], "op_type", name)),
+        feeds(),
+        threads=1,
+        effort="plain",
     ),
     "domain": lambda name, out: octavo.quantize(
-        changed(lambda made: setattr(made.graph.node[2], "domain", name)), feeds(), threads=1
+        changed(lambda made: setattr(made.graph.node[2], "domain", name)),
+        feeds(),
+        threads=1,
+        effort="plain",
     ),
     "weight": lambda name, out: octavo.quantize(_short(name)),
     "location": lambda name, out: models.load(external({"location": name}), base_dir=out),
     "key-of-external-data": lambda name, out: models.load(
         external({"location": "w", name: "1"}), base_dir=out
     ),
-    "sample": lambda name, out: octavo.quantize(layer(), [{name: feeds()[0]["x"]}], threads=1),
-    "data": lambda name, out: octavo.quantize(layer(), name, threads=1),
+    "sample": lambda name, out: octavo.quantize(
+        layer(), [{name: feeds()[0]["x"]}], threads=1, effort="plain"
+    ),
+    "data": lambda name, out: octavo.quantize(layer(), name, threads=1, effort="plain"),
     "pattern": lambda name, out: octavo.quantize(layer(), exclude=(name,)),
     "recipe": lambda name, out: octavo.quantize(layer(), recipe=name),
     "target": lambda name, out: octavo.quantize(layer(), target=name),

@@ -46,7 +46,7 @@ WEIGHTS: dict[str, np.ndarray] = {
 
 
 def _outputs(made: onnx.ModelProto, data: object, samples: list[dict[str, np.ndarray]], **more: object):  # type: ignore[no-untyped-def]
-    result = octavo.quantize(made, data, threads=1, **more)
+    result = octavo.quantize(made, data, threads=1, **{"effort": "plain", **more})
     return [(run(made, one)["y"], run(result, one)["y"]) for one in samples]
 
 
@@ -132,7 +132,9 @@ def test_samples_that_do_not_fit(sandbox: Sandbox, make: Callable[[], object]) -
 
 
 def test_data_that_never_ends_is_cut(sandbox: Sandbox) -> None:
-    result = sandbox.gives(lambda: octavo.quantize(layer(), _endless(), samples=5, threads=1).stats.samples)
+    result = sandbox.gives(
+        lambda: octavo.quantize(layer(), _endless(), samples=5, threads=1, effort="plain").stats.samples
+    )
     assert result == 5
 
 
@@ -145,7 +147,9 @@ def test_an_empty_batch_alone_tells_nothing(sandbox: Sandbox) -> None:
 
 def test_batches_of_changing_size_and_an_empty_one(sandbox: Sandbox) -> None:
     samples = [{"x": _x((n, WIDTH), fill=n)} for n in (1, 0, 5)]
-    assert sandbox.gives(lambda: octavo.quantize(layer(), samples, threads=1).stats.samples) == 3
+    assert (
+        sandbox.gives(lambda: octavo.quantize(layer(), samples, threads=1, effort="plain").stats.samples) == 3
+    )
 
 
 def _shaped(op: str, shape: list[int], weight: np.ndarray) -> onnx.ModelProto:
@@ -188,5 +192,5 @@ def test_float16_at_its_edge(sandbox: Sandbox, value: float) -> None:
         {"w": weight},
     )
     sample = [{"x": np.full((2, WIDTH), 1.0 / WIDTH, np.float16)}]
-    outcome = sandbox.settles(lambda: octavo.quantize(made, sample, threads=1) and True)
+    outcome = sandbox.settles(lambda: octavo.quantize(made, sample, threads=1, effort="plain") and True)
     assert outcome.error is None or issubclass(outcome.error, OctavoError)

@@ -125,7 +125,7 @@ def _mutated(content: bytes, chance: random.Random) -> bytes:
 
 
 def _read_stats(content: bytes) -> object:
-    from octavo.calibration.observers import KINDS
+    from octavo.calibration.statistics import KINDS
     from octavo.core.stats import Stats
 
     body = content[8:-16]

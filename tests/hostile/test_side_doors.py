@@ -39,7 +39,7 @@ CONTENTS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("make", CONTENTS.values(), ids=CONTENTS.keys())
 def test_a_manifest_beside_a_model(sandbox: Sandbox, make: Callable[[Path], object]) -> None:
-    octavo.quantize(layer(), feeds(), output=sandbox.given / "m.onnx", threads=1)
+    octavo.quantize(layer(), feeds(), output=sandbox.given / "m.onnx", threads=1, effort="plain")
     make(sandbox.given / "m.onnx.manifest.json")
     page = sandbox.out / "r.html"
     sandbox.settles(lambda: octavo.report(sandbox.given / "m.onnx", output=page))

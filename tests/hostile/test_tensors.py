@@ -13,7 +13,7 @@ from onnx import TensorProto
 from hostile.models import WIDTH, changed, layer, read
 from hostile.sandbox import Sandbox
 from octavo.errors import ModelError
-from octavo.model import io
+from octavo.model.files import io
 
 Weight = onnx.TensorProto
 

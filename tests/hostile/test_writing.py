@@ -17,7 +17,7 @@ from hostile.models import external, feeds, layer, quantized, written
 from hostile.sandbox import Sandbox
 from octavo.calibration import saved
 from octavo.errors import OctavoError, OutputError
-from octavo.model import io as models
+from octavo.model.files import io as models
 
 
 @pytest.mark.parametrize("name", ["model.int8.onnx", "model.int8.onnx.data"])
@@ -41,7 +41,7 @@ def test_other_outputs_replace_a_link_too(sandbox: Sandbox, name: str) -> None:
         elif name == "recipe.yaml":
             octavo.W8A8.save(path)
         elif name == "r.html":
-            octavo.report(octavo.quantize(layer(), feeds(), threads=1), output=path)
+            octavo.report(octavo.quantize(layer(), feeds(), threads=1, effort="plain"), output=path)
         else:
             saved.Checkpoint(path).write(octavo.calibrate(layer(), plan, feeds(), threads=1))
 
@@ -64,7 +64,9 @@ def test_an_input_is_never_overwritten(sandbox: Sandbox, way: str) -> None:
         target.symlink_to(path)
     elif way == "hard-link":
         os.link(path, target)
-    sandbox.refuses(lambda: octavo.quantize(path, feeds(), output=target, threads=1), OutputError)
+    sandbox.refuses(
+        lambda: octavo.quantize(path, feeds(), output=target, threads=1, effort="plain"), OutputError
+    )
 
 
 PLACES: dict[str, Callable[[Sandbox], Path]] = {
@@ -81,7 +83,9 @@ PLACES: dict[str, Callable[[Sandbox], Path]] = {
 def test_a_place_that_can_not_be_written(sandbox: Sandbox, place: Callable[[Sandbox], Path]) -> None:
     target = place(sandbox)
     before = list(sandbox.out.iterdir())
-    outcome = sandbox.run_unwatched(lambda: octavo.quantize(layer(), feeds(), output=target, threads=1))
+    outcome = sandbox.run_unwatched(
+        lambda: octavo.quantize(layer(), feeds(), output=target, threads=1, effort="plain")
+    )
     assert outcome.error is not None
     assert issubclass(outcome.error, OctavoError), outcome.trace
     assert list(sandbox.out.iterdir()) == before

@@ -33,10 +33,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_isolated_model_is_the_same_to_the_byte(folder: Path) -> None:
-    octavo.quantize("model.onnx", feeds(), output="plain.onnx", threads=1)
+    octavo.quantize("model.onnx", feeds(), output="plain.onnx", threads=1, effort="plain")
     told: list[tuple[str, int, int | None]] = []
     outcome = octavo.isolated(memory="4GiB", seconds=300).quantize(
-        "model.onnx", feeds(), output="isolated.onnx", threads=1, progress=lambda *how: told.append(how)
+        "model.onnx",
+        feeds(),
+        output="isolated.onnx",
+        threads=1,
+        effort="plain",
+        progress=lambda *how: told.append(how),
     )
     assert outcome.written == (folder / "isolated.onnx",)
     assert Path("isolated.onnx").read_bytes() == Path("plain.onnx").read_bytes()
@@ -110,7 +115,9 @@ def _call(verb: str, *arguments: Any, **options: Any) -> dict[str, Any]:
 
 def test_every_verb_gives_text_data_and_files(folder: Path) -> None:
     data = feeds()
-    made = _call("quantize", "model.onnx", data, output="q.onnx", threads=1, external_data=True)
+    made = _call(
+        "quantize", "model.onnx", data, output="q.onnx", threads=1, external_data=True, effort="plain"
+    )
     assert made["written"] == [str(folder / "q.onnx"), str(folder / "q.onnx.data")]
     made = _call("prepare", "model.onnx", None, output="p.onnx")
     assert made["written"] == [str(folder / "p.onnx")]

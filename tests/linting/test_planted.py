@@ -8,7 +8,7 @@ import pytest
 
 import octavo
 from octavo.linting import RULES
-from octavo.model.session import Session, sample_inputs
+from octavo.model.runtime.session import Session, sample_inputs
 
 from .planted import CASES, Case
 

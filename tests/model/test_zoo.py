@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.model import io, query
+from octavo.model.files import io
+from octavo.model.graph import query
 from octavo.model.prepare import PrepareOptions, prepare
-from octavo.model.session import Session, sample_inputs
-from octavo.model.verification import verify
+from octavo.model.runtime.session import Session, sample_inputs
+from octavo.model.runtime.verification import verify
 
 ZOO = Path(os.environ.get("OCTAVO_ZOO_DIR") or Path(__file__).parents[3] / "shared" / "zoo")
 MODELS = sorted((ZOO / "models").glob("*/model.onnx"))

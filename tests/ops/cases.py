@@ -16,7 +16,7 @@ from octavo.core.granularity import parse
 from octavo.core.qtypes import INT32, QTYPES
 from octavo.core.recipe import DynamicScheme, Placement, Recipe, Style
 from octavo.core.scheme import Distribution, MinMax, Scheme
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 from octavo.ops import RULES, Act, Kind, Table, Weight
 from octavo.result import Result
 from ops.samples import SAMPLES, Sample
@@ -85,12 +85,14 @@ def concerns(sample: Sample, case: Case) -> bool:
     """Whether a row claims anything in this style: a form, or weights where only those are quantized."""
     rule = RULES[sample.key]
     if not case.is_static:
-        only_weights = rule.kind in (Kind.PRODUCT, Kind.RECURRENT) or (
+        only_weights = rule.kind in (Kind.LINEAR, Kind.RECURRENT) or (
             rule.kind is Kind.LOOKUP and has(sample, Table)
         )
-        return only_weights and (case.style is QDQ or case.style in rule.forms)
+        return only_weights and (case.style is QDQ or case.style in rule.lowerings)
     return (
-        case.style is QDQ or case.style in rule.forms or (rule.kind is Kind.CLAMP and case.style is QOPERATOR)
+        case.style is QDQ
+        or case.style in rule.lowerings
+        or (rule.kind is Kind.CLAMP and case.style is QOPERATOR)
     )
 
 
@@ -157,7 +159,7 @@ def quantized_types(model: ir.Model) -> tuple[set[str], set[str]]:
     stored = {
         value.dtype.name.lower()
         for name, value in model.graph.initializers.items()
-        if name.endswith("_quantized") and value.dtype is not None
+        if value.dtype is not None and (name.endswith("_quantized") or "_DQ_Q" in name)
     }
     return made, stored
 

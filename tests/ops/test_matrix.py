@@ -10,8 +10,8 @@ import pytest
 import octavo
 from octavo import calibration, emission, planning
 from octavo.core.plan import Measured
-from octavo.core.stats import Need
-from octavo.model import io
+from octavo.core.requests import Request
+from octavo.model.files import io
 from octavo.model.prepare import shapes
 from octavo.ops import RULES, Weight
 from octavo.targets import target
@@ -99,19 +99,18 @@ def refusal(name: str, case: Case) -> str | None:
     """Why a sample stays float in a case, in the words of the plan; None where it has to be quantized."""
     integers = case.weights in ("int8", "uint8")
     for patterns, holds, reason in (
-        ("Relu Clip", True, "its input is float"),
-        ("LSTM* GRU* RNN*", not integers, "weights would need 8 bits"),
-        ("Gather:table microsoft.Embed*", not integers, "table would need 8-bit weights"),
-        ("microsoft.Embed*", case.style is QDQ, "no quantized spelling in the qdq style"),
+        ("Relu Clip", True, "producer of its input"),
+        ("LSTM* GRU* RNN*", not integers, "8-bit integers"),
+        ("Gather:table microsoft.Embed*", not integers, "8-bit integers"),
+        ("microsoft.Embed*", case.style is QDQ, "in the qdq style"),
         ("Gemm:alpha_bias", case.style is QOPERATOR, "alpha is not 1"),
-        ("Gemm:bias_scalar", case.style is QOPERATOR, "not one value for each channel"),
-        ("Gemm:computed_weight", case.style is QOPERATOR, "its weight is computed"),
-        ("Clip:signed", case.style is QOPERATOR, "no integer spelling in the qoperator style"),
-        ("Resize:linear", case.style is QOPERATOR, "blends"),
+        ("Gemm:bias_scalar", case.style is QOPERATOR, "one value per channel"),
+        ("Gemm:computed_weight", case.style is QOPERATOR, "its weight is not constant"),
+        ("Resize:linear", case.style is QOPERATOR, "interpolates"),
         ("*:computed_weight MatMul:both_* MatMul:constant_first",
-         case.style is INTEGER or case.activations is None, "its weight is computed"),
-        ("microsoft.Attention*", case.style is INTEGER and case.activations == "int8", "no kernel for int8"),
+         case.style is INTEGER or case.activations is None, "its weight is not constant"),
         ("microsoft.Attention:bias", case.style is INTEGER, "no input for a bias"),
+        ("microsoft.Attention*", case.style is INTEGER and case.activations == "int8", "no kernel for int8"),
         ("Conv* Gemm* MatMul*",
          case.style is QOPERATOR and (case.activations, case.weights) == ("int8", "uint8"),
          "no kernel for int8 activations with uint8 weights"),
@@ -129,13 +128,13 @@ def test_row_runs_and_stays_close_to_float(name: str, case: Case) -> None:
         return
     result = quantize(sample, case)
     planned = result.plan.nodes.get("op")
-    assert planned is not None or "op" in result.plan.absorbed
+    assert planned is not None or "op" in result.plan.fused
     for optimize in (True, False):
         assert_close(run(result.model, sample, optimize=optimize), truth(name), least(sample, case))
     if planned is not None:
         assert_types(sample, case, result)
         spelled = {node.op_type for node in result.model.graph.all_nodes()}
-        assert planned.form in spelled
+        assert planned.lowering in spelled
 
 
 def _is_left_float(name: str, case: Case, reason: str) -> None:
@@ -159,7 +158,7 @@ def test_every_row_has_a_sample() -> None:
 def test_every_form_is_written_by_some_case() -> None:
     """A row that claims a spelling is shown to have it: no form is refused in all cases."""
     shown = {(SAMPLES[n].key, c.style) for n, c in _pairs() if refusal(n, c) is None}
-    claimed = {(key, style) for key, rule in RULES.items() for style in rule.forms}
+    claimed = {(key, style) for key, rule in RULES.items() for style in rule.lowerings}
     assert claimed <= shown | {(("", "Identity"), QOPERATOR)}
 
 
@@ -167,7 +166,7 @@ def test_every_form_is_written_by_some_case() -> None:
 def test_row_without_a_form_stays_float_with_the_reason(style: octavo.Style) -> None:
     case = Case(style, "uint8", "int8")
     for name in ("ConvTranspose", "Tanh", "LayerNormalization", "Einsum"):
-        with pytest.raises(octavo.ModelError, match="no integer spelling in the"):
+        with pytest.raises(octavo.ModelError, match="no integer operator"):
             quantize(SAMPLES[name], case)
 
 
@@ -176,9 +175,9 @@ def test_identity_moves_parameters() -> None:
     sample = SAMPLES["Identity"]
     model = io.load(sample.model)
     shapes.infer(model)
-    plan = planning.build(model, Case(QDQ, "uint8", "int8").recipe, target("ort-cpu"))
-    assert plan.nodes["op"].form == "Identity"
+    plan = planning.build(model, planning.policy_for(Case(QDQ, "uint8", "int8").recipe, target("ort-cpu")))
+    assert plan.nodes["op"].lowering == "Identity"
     schemes = {key.tensor: entry.scheme for key, entry in plan.entries.items() if isinstance(entry, Measured)}
-    stats = calibration.collect(model, dict.fromkeys(schemes, Need(histogram=False)), sample.feeds)
+    stats = calibration.collect(model, dict.fromkeys(schemes, Request()), sample.feeds)
     emission.emit(model, plan, planning.resolve(model, plan, calibration.ranges(stats, schemes)))
     assert_close(run(model, sample), truth("Identity"), 25.0)

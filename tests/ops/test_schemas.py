@@ -6,31 +6,31 @@ import pytest
 
 from octavo.core.qtypes import INT8, UINT8
 from octavo.core.recipe import Style
-from octavo.model.session import Kernel, kernels, schemas
-from octavo.ops import MATMUL_TO_FLOAT, RULES, Act, Form, Kind, Weight
+from octavo.model.runtime.session import Kernel, kernels, schemas
+from octavo.ops import MATMUL_TO_FLOAT, RULES, Act, Kind, Lowering, Weight
 
 FORMS = [
     pytest.param(key, style, form, id=f"{key[1]}-{style.value}-{form.op_type}")
     for key, rule in RULES.items()
-    for style, form in rule.forms.items()
+    for style, form in rule.lowerings.items()
 ] + [
     pytest.param(("", "MatMul"), Style.QOPERATOR, MATMUL_TO_FLOAT, id="MatMul-qoperator-MatMulIntegerToFloat")
 ]
 ELEMENTS = {"u8": "tensor(uint8)", "s8": "tensor(int8)"}
 
 
-def _operands(form: Form) -> list[str]:
+def _operands(form: Lowering) -> list[str]:
     return [token for token in form.operands.split() if token not in ("rest", "…")]
 
 
 @pytest.mark.parametrize(("key", "style", "form"), FORMS)
-def test_form_is_an_operator_with_a_cpu_kernel(key: tuple[str, str], style: Style, form: Form) -> None:
+def test_form_is_an_operator_with_a_cpu_kernel(key: tuple[str, str], style: Style, form: Lowering) -> None:
     assert (form.domain, form.op_type) in schemas()
     assert kernels()[form.domain, form.op_type]
 
 
 @pytest.mark.parametrize(("key", "style", "form"), FORMS)
-def test_operands_fit_the_schema(key: tuple[str, str], style: Style, form: Form) -> None:
+def test_operands_fit_the_schema(key: tuple[str, str], style: Style, form: Lowering) -> None:
     schema = schemas()[form.domain, form.op_type][-1]
     operands = _operands(form)
     assert len(operands) <= schema.max_input
@@ -41,7 +41,7 @@ def test_operands_fit_the_schema(key: tuple[str, str], style: Style, form: Form)
 
 
 @pytest.mark.parametrize(("key", "style", "form"), FORMS)
-def test_kept_attributes_exist(key: tuple[str, str], style: Style, form: Form) -> None:
+def test_kept_attributes_exist(key: tuple[str, str], style: Style, form: Lowering) -> None:
     known = set(schemas()[form.domain, form.op_type][-1].attributes)
     if form.attributes is not None:
         assert set(form.attributes) <= known
@@ -53,7 +53,7 @@ def _takes(kernel: Kernel, elements: set[str]) -> bool:
 
 
 @pytest.mark.parametrize(("key", "style", "form"), FORMS)
-def test_claimed_types_have_kernels(key: tuple[str, str], style: Style, form: Form) -> None:
+def test_claimed_types_have_kernels(key: tuple[str, str], style: Style, form: Lowering) -> None:
     """That the pairs really run is shown by the matrix; here, that the runtime says so."""
     weighted = any(isinstance(role, Weight) for role in RULES[key].inputs)
     for pair in form.pairs:
@@ -62,20 +62,22 @@ def test_claimed_types_have_kernels(key: tuple[str, str], style: Style, form: Fo
 
 
 def test_pairs_are_of_8_bit_types() -> None:
-    forms = [form for rule in RULES.values() for form in rule.forms.values()]
+    forms = [form for rule in RULES.values() for form in rule.lowerings.values()]
     assert {pair for form in forms for pair in form.pairs} <= {"u8u8", "u8s8", "s8s8", "s8u8"}
-    assert RULES["", "Conv"].forms[Style.QOPERATOR].takes(UINT8, INT8)
-    assert not RULES["", "Conv"].forms[Style.QOPERATOR].takes(INT8, UINT8)
+    assert RULES["", "Conv"].lowerings[Style.QOPERATOR].takes(UINT8, INT8)
+    assert not RULES["", "Conv"].lowerings[Style.QOPERATOR].takes(INT8, UINT8)
 
 
 def test_products_have_an_activation_and_a_weight() -> None:
     for rule in RULES.values():
-        if rule.kind is Kind.PRODUCT:
+        if rule.kind is Kind.LINEAR:
             assert isinstance(rule.role(0), Act)
             assert isinstance(rule.role(1), Weight)
 
 
 def test_hooks_are_fewer_than_a_third_of_the_rows() -> None:
     """More would say that the templates do not fit."""
-    hooked = [r for r in RULES.values() if r.refuse or r.blends or any(f.refuse for f in r.forms.values())]
+    hooked = [
+        r for r in RULES.values() if r.refuse or r.blends or any(f.refuse for f in r.lowerings.values())
+    ]
     assert len(hooked) * 3 < len(RULES)

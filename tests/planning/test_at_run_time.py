@@ -11,11 +11,11 @@ from tuning.nets import conv_and_linear, samples
 import octavo
 from octavo.core.plan import Dynamic, Key
 from octavo.errors import RecipeError
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 
 
 def quantized(*nodes: str, **more: Any) -> octavo.Result:
-    recipe = octavo.W8A8.but(at_run_time=nodes)
+    recipe = octavo.W8A8.but(dynamic_nodes=nodes)
     return octavo.quantize(conv_and_linear(), samples(8), recipe=recipe, **more)
 
 
@@ -56,5 +56,5 @@ def test_a_layer_that_can_not_stays_static() -> None:
 
 
 def test_the_recipe_remembers_them() -> None:
-    recipe = octavo.W8A8.but(at_run_time=("first",))
+    recipe = octavo.W8A8.but(dynamic_nodes=("first",))
     assert octavo.Recipe.from_dict(recipe.to_dict()) == recipe

@@ -21,7 +21,7 @@ import octavo
 from octavo.cli.main import main
 from octavo.core.plan import Fixed, Key, Plan, Shared
 from octavo.errors import ModelError, RecipeError
-from octavo.model import io
+from octavo.model.files import io
 
 STYLES = ("qdq", "qoperator", "integer")
 
@@ -257,7 +257,7 @@ def test_a_float_layer_among_trained_ones_is_guarded_and_stays_float() -> None:
     trained = b.model({"x": ["n", 3, 4, 4]}, {"y": ["n", 4, 4, 4]})
     result = octavo.convert_qat(trained)
     assert [s.reason for s in result.plan.skipped] == ["its weight was trained in float"]
-    assert result.plan.guards == ("n_f",)
+    assert result.plan.barriers == ("n_f",)
     assert steps_off(trained, result, 0.3, optimize=True) < 1.01
 
 

@@ -12,13 +12,13 @@ from quantizing import error, feeds_for, ops, weights
 
 import octavo
 from octavo.core.plan import Bounded, Constant, Derived, Key, Measured, Plan, Shared
-from octavo.core.recipe import Listing, Spelling
-from octavo.model import io
+from octavo.core.recipe import Listing, WriteOptions
+from octavo.model.files import io
 
 LISTED = octavo.W8A8.but(
     placement=octavo.Placement.LISTED,
     op_types=("Conv", "Relu", "Reshape", "Tanh", "Softmax"),
-    spelling=Spelling(explicit=True),
+    writing=WriteOptions(explicit=True),
 )
 
 
@@ -42,11 +42,11 @@ def test_entries_sit_on_tensors_and_operators_without_a_rule_are_quantized_too()
         "x": Measured, "w": Constant, "b → conv": Derived, "r": Measured, "f": Shared, "t": Measured,
         "y": Bounded,
     }  # fmt: skip
-    assert list(plan.absorbed) == ["relu"]
+    assert list(plan.fused) == ["relu"]
 
 
 def test_a_clamp_that_stays_lends_its_range_to_what_it_reads() -> None:
-    plan = octavo.plan(_net(), LISTED.but(absorb_activations=False), prepare=None)
+    plan = octavo.plan(_net(), LISTED.but(fuse_clamps=False), prepare=None)
     assert plan.entries[Key("c")] == Measured(LISTED.activations, of="r")
     assert "c" not in plan.needs()
 
@@ -81,10 +81,10 @@ def test_explicit_parameters_are_written_into_typed_fields() -> None:
 def test_spellings_mean_the_same() -> None:
     made = _net()
     samples = feeds_for(made)
-    for spelling in (
-        Spelling(dedicated=True),
-        Spelling(float_weights=True),
-        Spelling(domain="com.microsoft"),
+    for writing in (
+        WriteOptions(dedicated=True),
+        WriteOptions(float_weights=True),
+        WriteOptions(domain="com.microsoft"),
     ):
-        result = octavo.quantize(made, samples, recipe=LISTED.but(spelling=spelling), prepare=None)
+        result = octavo.quantize(made, samples, recipe=LISTED.but(writing=writing), prepare=None)
         assert error(result, made, samples) < 0.1

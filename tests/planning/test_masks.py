@@ -10,8 +10,9 @@ import pytest
 from builders import model, node, tensor
 
 import octavo
-from octavo.model import io, query
-from octavo.model.session import Session
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.runtime.session import Session
 from octavo.planning import masks
 
 LENGTH = 32
@@ -91,7 +92,7 @@ def test_floor_under_masked_scores_changes_nothing(name: str) -> None:
         feeds["minus"] = np.full((LENGTH, LENGTH), -3e38, np.float32)
         np.fill_diagonal(feeds["minus"], 0)
     result = octavo.quantize(source, None)
-    assert result.plan.guards == ("softmax",)
+    assert result.plan.barriers == ("softmax",)
     assert "Clip" in [n.op_type for n in result.model.graph]
     want = Session.open(source.SerializeToString()).run(feeds)["shares"]
     found = Session.open(io.to_bytes(result.model)).run(feeds)["shares"]
@@ -110,10 +111,10 @@ def test_rows_that_differ_much_keep_their_shares() -> None:
 
 def test_no_floor_where_the_target_has_no_use_for_it() -> None:
     source = attention(ADDED, {"mask": (1 - LOWER) * -1e4})
-    assert octavo.plan(source, octavo.W8, target="ort-cpu-arm64").guards == ()
-    assert octavo.plan(source, octavo.W8, target="ort-cpu-vnni").guards == ("softmax",)
+    assert octavo.plan(source, octavo.W8, target="ort-cpu-arm64").barriers == ()
+    assert octavo.plan(source, octavo.W8, target="ort-cpu-vnni").barriers == ("softmax",)
 
 
 def test_no_floor_over_another_axis() -> None:
     source = attention(ADDED, {"mask": (1 - LOWER) * -1e4}, axis=1)
-    assert octavo.plan(source, octavo.W8, target="ort-cpu-vnni").guards == ()
+    assert octavo.plan(source, octavo.W8, target="ort-cpu-vnni").barriers == ()

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 import octavo
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Constant, Dynamic, Key
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 
 rng = np.random.default_rng(3)
 
@@ -52,8 +52,8 @@ def test_layer_behind_a_gate_reads_its_input_in_two_passes_row_by_row(static):
     model = swiglu()
     x = rng.normal(size=(16, 64)).astype(np.float32)
     x[0] *= 60  # one loud row: a range over the whole tensor leaves the others no steps
-    result = octavo.quantize(model, [{"x": x}] if static else None)
-    assert result.plan.nodes["down_proj"].form == "MatMulIntegerToFloat"
+    result = octavo.quantize(model, [{"x": x}] if static else None, effort="plain")
+    assert result.plan.nodes["down_proj"].lowering == "MatMulIntegerToFloat"
     assert result.plan.entries[Key("h", "down_proj")] == Dynamic(twice=True, by_row=True)
     expected = outputs(octavo.prepare(model).model, x)
     quiet = slice(1, None)
@@ -63,7 +63,7 @@ def test_layer_behind_a_gate_reads_its_input_in_two_passes_row_by_row(static):
 
 def test_layer_behind_a_gate_is_scaled_block_by_block_in_the_qoperator_style():
     result = octavo.quantize(swiglu(), [{"x": np.ones((2, 64), np.float32)}], style="qoperator")
-    assert result.plan.nodes["down_proj"].form == "MatMulNBits"
+    assert result.plan.nodes["down_proj"].lowering == "MatMulNBits"
     entry = result.plan.entries[Key("down", "down_proj")]
     assert isinstance(entry, Constant)
     assert entry.scheme.granularity == PerBlock(32, 0)
@@ -75,8 +75,8 @@ def test_layers_before_the_last_gates_read_the_whole_input_in_two_passes():
         assert plan.entries[Key("x", layer)] == Dynamic(twice=True)
 
 
-def test_loud_layer_among_those_at_run_time_takes_two_passes():
-    plan = octavo.plan(swiglu(), octavo.W8A8.but(at_run_time=("down_proj",)))
+def test_loud_layer_among_those_dynamic_nodes_takes_two_passes():
+    plan = octavo.plan(swiglu(), octavo.W8A8.but(dynamic_nodes=("down_proj",)))
     assert plan.entries[Key("h", "down_proj")] == Dynamic(twice=True, by_row=True)
 
 
@@ -89,7 +89,7 @@ def test_gate_of_a_value_with_its_own_sigmoid_is_no_gated_product():
     ]
     weights = {"w1": rng.normal(size=(64, 64)), "w2": rng.normal(size=(64, 64))}
     plan = octavo.plan(built(nodes, weights), static=False)
-    assert plan.nodes["second"].form == "MatMulInteger"
+    assert plan.nodes["second"].lowering == "MatMulInteger"
 
 
 def test_weights_that_would_round_to_zero_beside_an_outlier_stay_float():
@@ -143,8 +143,8 @@ def test_layer_that_calibration_never_sees_keeps_its_weight_in_8_bits():
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     x = rng.normal(size=(4, 64)).astype(np.float32)
-    result = octavo.quantize(model, [{"x": x, "cond": np.array(True)}])
-    assert result.plan.nodes["e_gemm"].form == "MatMulNBits"
+    result = octavo.quantize(model, [{"x": x, "cond": np.array(True)}], effort="plain")
+    assert result.plan.nodes["e_gemm"].lowering == "MatMulNBits"
     for cond in (True, False):
         feeds = {"x": x, "cond": np.array(cond)}
         expected = np.tanh(x) @ weights["w_then" if cond else "w_else"].T

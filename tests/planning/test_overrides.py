@@ -12,7 +12,7 @@ import octavo
 from octavo.core.plan import Derived, Fixed, Key, Measured
 from octavo.core.qtypes import INT8, INT16, UINT8, UINT16
 from octavo.errors import RecipeError
-from octavo.model import query
+from octavo.model.graph import query
 
 STYLES = ["qdq", "qoperator"]
 
@@ -94,7 +94,7 @@ def test_a_weight_kept_float_leaves_its_bias_float() -> None:
     assert error(result, proto, feeds_for(proto)) < 0.05
 
 
-def test_a_clamp_is_kept_where_the_tensor_that_absorbed_it_stays_float() -> None:
+def test_a_clamp_is_kept_where_the_tensor_that_fused_it_stays_float() -> None:
     proto = convolutions(2)
     result = quantize(proto, octavo.Override("r0", keep_float=True))
     assert ops(result)["Relu"] >= 1
@@ -116,7 +116,7 @@ def test_a_clamp_is_kept_where_an_override_lets_the_range_go_below_zero(
 ) -> None:
     proto = convolutions(2)
     result = quantize(proto, override, style=style)
-    assert "Relu_0" not in result.plan.absorbed
+    assert "Relu_0" not in result.plan.fused
     assert error(result, proto, feeds_for(proto)) < 0.15
 
 
@@ -140,7 +140,7 @@ def test_readers_get_a_conversion_on_their_edge_only() -> None:
     result = quantize(
         proto,
         octavo.Override("t", qtype=UINT16),
-        octavo.Override("t", qtype=UINT8, readers=("Conv_2",)),
+        octavo.Override("t", qtype=UINT8, consumers=("Conv_2",)),
         octavo.Override("y", qtype=UINT16),
         octavo.Override("x", qtype=UINT16),
     )
@@ -154,9 +154,9 @@ def test_readers_get_a_conversion_on_their_edge_only() -> None:
 
 def test_a_conversion_needs_a_reader_that_reads_the_tensor() -> None:
     with pytest.raises(RecipeError, match=r"'Conv_9'.*did you mean"):
-        quantize(two_readers(), octavo.Override("t", qtype=INT16, readers=("Conv_9",)))
+        quantize(two_readers(), octavo.Override("t", qtype=INT16, consumers=("Conv_9",)))
     with pytest.raises(RecipeError, match="'Conv_0' does not read"):
-        quantize(two_readers(), octavo.Override("t", qtype=INT16, readers=("Conv_0",)))
+        quantize(two_readers(), octavo.Override("t", qtype=INT16, consumers=("Conv_0",)))
 
 
 def test_the_bias_follows_the_converted_input_of_its_product() -> None:
@@ -164,7 +164,7 @@ def test_the_bias_follows_the_converted_input_of_its_product() -> None:
     result = quantize(
         proto,
         octavo.Override("r0", qtype=UINT16),
-        octavo.Override("r0", qtype=UINT8, readers=("Conv_1",)),
+        octavo.Override("r0", qtype=UINT8, consumers=("Conv_1",)),
     )
     entry = result.plan.entries[Key("b1", "Conv_1")]
     assert isinstance(entry, Derived)

@@ -12,7 +12,8 @@ from quantizing import EVERYWHERE, error, feeds_for, layers, ops, reason, run, s
 import octavo
 from octavo.core.plan import Key
 from octavo.errors import ModelError
-from octavo.model import io, query
+from octavo.model.files import io
+from octavo.model.graph import query
 
 RECIPES = {"target": octavo.W8A8, "everywhere": EVERYWHERE}
 BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
@@ -57,12 +58,12 @@ def test_both_branches_of_an_if_are_quantized(recipe: octavo.Recipe, style: str)
     data = both_ways(proto)
     result = octavo.quantize(proto, data, recipe=recipe, style=style)
     assert result.plan.counts()["Conv"] == 5
-    assert len(result.plan.absorbed) == 2
+    assert len(result.plan.fused) == 2
     assert error(result, proto, data) < 0.05
 
 
 def test_a_weight_from_outside_is_stored_once_for_all_branches() -> None:
-    result = octavo.quantize(if_model(), both_ways(if_model()))
+    result = octavo.quantize(if_model(), both_ways(if_model()), effort="plain")
     held = [v for part in query.graphs(result.model) for v in part.initializers.values()]
     assert len([v for v in held if v.dtype.name == "INT8" and v.shape == (8, 8, 3, 3)]) == 3
     assert not [v for v in held if v.dtype.name == "FLOAT" and len(v.shape) == 4]
@@ -163,7 +164,7 @@ def test_an_if_inside_a_loop_is_quantized() -> None:
         {"count": np.int64(2), "w": weights(8, 8, 3, 3) / 8, "v": weights(8, 8, 3, 3, seed=1) / 8},
     )
     data = both_ways(proto)
-    result = octavo.quantize(proto, data)
+    result = octavo.quantize(proto, data, effort="plain")
     assert {"inner", "other"} <= set(result.plan.nodes)
     assert error(result, proto, data) < 0.05
 
@@ -185,7 +186,7 @@ def test_nodes_in_branches_keep_their_domain(dynamic: bool) -> None:
         domains={"com.microsoft": 1},
     )
     data = both_ways(proto)
-    result = octavo.quantize(proto, None if dynamic else data)
+    result = octavo.quantize(proto, None if dynamic else data, effort="plain")
     domains = [n.domain for n in result.model.graph.all_nodes() if n.op_type == "Gelu"]
     assert domains == ["com.microsoft"] * 2
     assert error(result, proto, data) < 0.05
@@ -209,7 +210,7 @@ def test_a_model_local_function_is_inlined_and_quantized() -> None:
         functions=[body],
     )
     data = feeds_for(proto)
-    result = octavo.quantize(proto, data)
+    result = octavo.quantize(proto, data, effort="plain")
     assert result.plan.counts() == {"MatMul": 2}
     assert "local" not in result.model.opset_imports
     assert error(result, proto, data) < 0.05
@@ -241,7 +242,7 @@ def tied(alias: str) -> onnx.ModelProto:
 def test_a_tied_weight_is_stored_once(alias: str, dynamic: bool) -> None:
     proto = tied(alias)
     data = [{"ids": np.arange(5, dtype=np.int64) + 100 * i} for i in range(4)]
-    result = octavo.quantize(proto, None if dynamic else data)
+    result = octavo.quantize(proto, None if dynamic else data, effort="plain")
     assert set(result.plan.nodes) == {"embed", "head"}
     large = [v.name for v in result.model.graph.initializers.values() if v.const_value.size == 2048 * 160]
     assert len(large) == 1
@@ -253,7 +254,7 @@ def test_one_initializer_of_two_layers_is_stored_once() -> None:
     proto = layers(2)
     proto.graph.node[3].input[1] = "w0"
     data = feeds_for(proto)
-    result = octavo.quantize(proto, data)
+    result = octavo.quantize(proto, data, effort="plain")
     assert [
         v.name
         for v in result.model.graph.initializers.values()
@@ -265,7 +266,7 @@ def test_one_initializer_of_two_layers_is_stored_once() -> None:
 def test_two_initializers_of_equal_content_are_left_alone() -> None:
     proto = layers(2)
     proto.graph.initializer[2].raw_data = proto.graph.initializer[0].raw_data
-    assert octavo.quantize(proto, feeds_for(proto)).plan.counts() == {"MatMul": 2}
+    assert octavo.quantize(proto, feeds_for(proto), effort="plain").plan.counts() == {"MatMul": 2}
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -281,7 +282,7 @@ def test_weights_in_constant_nodes_are_quantized_and_the_file_shrinks(dynamic: b
         [tensor("y", [2, 64])],
     )
     data = feeds_for(proto)
-    result = octavo.quantize(proto, None if dynamic else data)
+    result = octavo.quantize(proto, None if dynamic else data, effort="plain")
     assert "mm" in result.plan.nodes
     assert len(io.to_bytes(result.model)) < 0.4 * len(proto.SerializeToString())
     assert error(result, proto, data) < 0.05
@@ -338,7 +339,7 @@ def test_a_fully_quantized_model_is_refused_with_a_sentence() -> None:
     with pytest.raises(
         ModelError, match=r"is quantized already \(\d+ QuantizeLinear.*start from the float model"
     ):
-        octavo.quantize(done.model, feeds_for(proto))
+        octavo.quantize(done.model, feeds_for(proto), effort="plain")
 
 
 @pytest.mark.parametrize("style", ["qoperator", "integer"])
@@ -346,7 +347,7 @@ def test_a_model_of_integer_operators_is_refused(style: str) -> None:
     proto = layers(2)
     done = octavo.quantize(proto, None if style == "integer" else feeds_for(proto), style=style)
     with pytest.raises(ModelError, match="quantized already"):
-        octavo.quantize(done.model, feeds_for(proto))
+        octavo.quantize(done.model, feeds_for(proto), effort="plain")
 
 
 def test_a_compiled_model_is_refused_with_a_sentence() -> None:

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from quantizing import run
 
 import octavo.quantization as ours
-from octavo.model.session import Session, sample_inputs
+from octavo.model.runtime.session import Session, sample_inputs
 
 Feeds = dict[str, np.ndarray]
 QDQ, QOP, DYNAMIC = "qdq", "qoperator", "dynamic"

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from octavo.errors import RecipeError
+from octavo.errors import ModelError, OutputError, RecipeError
 from octavo.quantization import matmul_bnb4_quantizer as mb
 from quantization.weight_graphs import attribute, branches, constant, product, run, three, weights
 
@@ -22,7 +22,9 @@ TABLES = [np.array(FP4 + [-v for v in FP4]), np.array(NF4)]
 
 
 def quantized(proto: onnx.ModelProto, kind: int, size: int, *more: Any) -> onnx.ModelProto:
-    quantizer = mb.MatMulBnb4Quantizer(proto, kind, size, *more)
+    own = onnx.ModelProto()
+    own.CopyFrom(proto)
+    quantizer = mb.MatMulBnb4Quantizer(own, kind, size, *more)
     quantizer.process()
     return quantizer.model.model
 
@@ -76,20 +78,21 @@ def test_wrong_requests_are_refused() -> None:
         mb.MatMulBnb4Quantizer(product(), 1, 60)
 
 
-def test_the_command_takes_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_takes_numbers(tmp_path: Path) -> None:
     source, target = tmp_path / "m.onnx", tmp_path / "q.onnx"
     onnx.save(three(), source)
     paths = ["--input_model", str(source), "--output_model", str(target)]
-    assert mb.main([*paths, "--quant_type", "0", "--block_size", "64", "--nodes_to_exclude", "mm0"]) == 0
+    mb.main([*paths, "--quant_type", "0", "--block_size", "64", "--nodes_to_exclude", "mm0"])
     made = onnx.load(target)
     assert [n.op_type for n in made.graph.node] == ["MatMul", "MatMulBnb4", "MatMulBnb4"]
     assert attribute(made.graph.node[1], "quant_type") == 0
-    assert mb.main(paths) == 1
-    assert "exists already" in capsys.readouterr().err
+    with pytest.raises(OutputError, match="exists already"):
+        mb.main(paths)
     target.unlink()
-    assert mb.main([*paths, "-v"]) == 0
+    mb.main([*paths, "-v"])
     assert attribute(onnx.load(target).graph.node[0], "quant_type") == 1
-    assert mb.main(["--input_model", str(tmp_path / "no.onnx"), "--output_model", str(tmp_path / "o")]) == 1
+    with pytest.raises(ModelError):
+        mb.main(["--input_model", str(tmp_path / "no.onnx"), "--output_model", str(tmp_path / "o")])
     with pytest.raises(SystemExit):
         mb.main([*paths, "--quant_type", "2"])
 
@@ -105,3 +108,11 @@ def test_bytes_are_stocks(kind: int, dtype: Any) -> None:
         ours = mb.MatMulBnb4Quantizer(product(), kind, size).bnb4_block_quant(w)
         for a, b in zip(theirs, ours, strict=True):
             np.testing.assert_array_equal(a.reshape(-1), b)
+
+
+def test_a_model_proto_that_is_given_is_the_one_that_is_quantized() -> None:
+    proto = product()
+    quantizer = mb.MatMulBnb4Quantizer(proto, mb.MatMulBnb4Quantizer.NF4, 64)
+    quantizer.process()
+    assert [n.op_type for n in proto.graph.node] == ["MatMulBnb4"]
+    assert quantizer.model.model is proto

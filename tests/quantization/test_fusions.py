@@ -9,9 +9,9 @@ import onnx
 import pytest
 from builders import model, node, tensor
 
-from octavo.model import io
+from octavo.model.files import io
 from octavo.model.prepare import raise_opset
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 from octavo.quantization.fusions import (
     Fusion,
     FusionGelu,

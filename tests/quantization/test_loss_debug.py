@@ -11,7 +11,7 @@ import pytest
 from builders import model, node, tensor
 from onnx import TensorProto, numpy_helper
 
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 from octavo.quantization import qdq_loss_debug as debug
 from octavo.quantization import quant_utils as qu
 from quantization.readers import ListReader

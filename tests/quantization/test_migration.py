@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from octavo.cli.main import parser
-from octavo.core.recipe import Listing, Recipe, Spelling
+from octavo.core.recipe import Listing, Recipe, WriteOptions
 from octavo.core.scheme import MinMax, Scheme
 from octavo.quantization.translate import OPTIONS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "migrate.md").read_text(encoding="utf-8")
 CODE = re.findall(r"`([^`]+)`", PAGE.replace("```", ""))
 WORDS = ("and", "of", "the", "results", "Sigmoid")
-PARTS = {"activations": Scheme, "weights": Scheme, "listing": Listing, "spelling": Spelling}
+PARTS = {"activations": Scheme, "weights": Scheme, "listing": Listing, "writing": WriteOptions}
 
 
 def verbs() -> dict[str, set[str]]:

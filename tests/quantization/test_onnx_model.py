@@ -10,7 +10,7 @@ import pytest
 from builders import chain, graph, model, node, tensor, two_branches
 from onnx import numpy_helper
 
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 from octavo.quantization.onnx_model import ONNXModel
 
 F32 = np.float32

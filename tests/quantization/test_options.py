@@ -11,8 +11,9 @@ import pytest
 from builders import graph, model, node, tensor
 from onnx import TensorProto, numpy_helper
 
+from octavo.core.recipe import Style
 from octavo.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_dynamic, quantize_static
-from octavo.quantization.translate import OPTIONS, Names, Request, dynamic
+from octavo.quantization.translate import OPTIONS, Request, settings
 from quantization.graphs import CASES, ROWS, gemm, matmul_then, residual, values
 from quantization.peer import Reader, error, samples
 
@@ -68,19 +69,10 @@ def test_every_key_of_stock_has_a_row() -> None:
 
 def test_defaults_change_nothing() -> None:
     """A default that is passed is the same as none."""
-    names = Names()
-    plain = dynamic(Request(op_types=("MatMul",)), names).listing(constant_weights_only=False)
     given = {key: option.default for key, option in OPTIONS.items()}
-    assert dynamic(Request(op_types=("MatMul",), options=given), names).recipe == plain.recipe
-
-
-@pytest.mark.parametrize(
-    "key, meant", [("ActivationSymetric", "ActivationSymmetric"), ("blocksize", "BlockSize")]
-)
-def test_an_unknown_key_is_an_error_that_names_the_closest(key: str, meant: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=meant):
-        quantize_dynamic(gemm(), tmp_path / "out.onnx", extra_options={key: True})
-    assert list(tmp_path.iterdir()) == []
+    for style in (Style.QDQ, Style.QOPERATOR, Style.INTEGER):
+        plain = settings(Request(style, op_types=("MatMul",)))
+        assert settings(Request(style, op_types=("MatMul",), options=given)).recipe == plain.recipe
 
 
 def test_symmetric_activations_keep_the_relu(tmp_path: Path) -> None:

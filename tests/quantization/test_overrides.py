@@ -59,8 +59,8 @@ def test_it_is_a_mapping_that_can_be_changed() -> None:
     assert helper.empty()
     assert helper.update_tensor_overrides("x", {"symmetric": True})
     assert not helper.update_tensor_overrides("x", {"symmetric": False}, overwrite=False)
-    assert helper.update_tensor_overrides("x", {"rmax": 1.0}, channels=[1])
-    assert helper["x"] == [{"symmetric": True}, {"rmax": 1.0}]
+    assert helper.update_tensor_overrides("x", {"rmax": 1.0}, channels=[0, 1])
+    assert helper["x"] == [{"symmetric": True, "rmax": 1.0}]
     helper["y"] = [{"quant_type": U16}]
     assert helper.get_quant_types() == {U16}
     del helper["x"]
@@ -81,8 +81,8 @@ def test_type_info_goes_to_and_from_a_dict() -> None:
     [
         ({"nobody": [{"symmetric": True}]}, "nobody"),
         ({"t": [{"symetric": True}]}, "did you mean 'symmetric'"),
-        ({"t": [{"scale": 1.0}]}, "go together"),
-        ({"t": [{"scale": 1.0, "zero_point": 0, "rmax": 1.0}]}, "nothing left for rmax"),
+        ({"t": [{"scale": 1.0}]}, "Must provide both"),
+        ({"t": [{"scale": 1.0, "zero_point": 0, "rmax": 1.0}]}, r"\[rmax\] are invalid"),
         ({"t": [{"axis": 0}]}, "leave axis out"),
         ({"t": [{"reduce_range": True}]}, "initializers"),
         ({"t": [{"convert": {"symmetric": True}}]}, "needs a quant_type"),
@@ -90,7 +90,7 @@ def test_type_info_goes_to_and_from_a_dict() -> None:
         ({"w": [{"convert": {"quant_type": U16}}]}, "for activations"),
         ({"w": [{"axis": 7}]}, "axis 7"),
         ({"w": [{"axis": 0}, {}, {}]}, "4 channels"),
-        ({"w": [{"axis": 0, "rmin": 0.0}]}, "rmin and rmax"),
+        ({"w": [{"axis": 0, "rmin": 0.0}]}, "'rmin' and 'rmax'"),
         ({"w": [{}, {}]}, "no axis"),
         ({"w": {}}, "list of dicts"),
     ],

@@ -14,7 +14,7 @@ from quantizing import run
 
 import octavo.quantization as drop_in
 from octavo.quantization import QuantFormat, QuantizationMode, QuantType, quantize_qat
-from octavo.quantization._work import QuantizationWarning
+from octavo.quantization._errors import QuantizationWarning
 
 
 def feeds() -> dict[str, np.ndarray]:

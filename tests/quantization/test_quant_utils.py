@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from octavo.calibration import tables
 from octavo.core.stats import Range
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 from octavo.quantization import quant_utils as qu
 from octavo.quantization.calibrate import CalibrationMethod, TensorData, TensorsData
 from octavo.quantization.quant_utils import QuantFormat, QuantizationMode, QuantizedValueType, QuantType
@@ -38,7 +38,7 @@ def test_enums_have_stock_values_print_as_bare_names_and_are_found_by_them() -> 
     for kind in (QuantType, QuantFormat, QuantizationMode):
         for member in kind:
             assert kind.from_string(str(member)) is member
-    with pytest.raises(ValueError, match="'int8' is no QuantType; choose one of: QInt8"):
+    with pytest.raises(ValueError, match="'int8' is not a QuantType; choose one of: QInt8"):
         QuantType.from_string("int8")
 
 
@@ -73,7 +73,7 @@ def test_limits_of_each_type(
 def test_limits_of_a_float_type_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="no integer limits"):
         qu.get_qmin_qmax_for_qType(TensorProto.FLOAT8E4M3FN)
-    with pytest.raises(ValueError, match="FLOAT is no quantized type"):
+    with pytest.raises(ValueError, match="FLOAT is not a quantized type"):
         qu.get_qmin_qmax_for_qType(TensorProto.FLOAT)
 
 

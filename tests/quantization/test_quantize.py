@@ -297,7 +297,7 @@ def test_a_weight_asked_for_by_name_is_quantized_along_its_axis() -> None:
     stored = {t.name: numpy_helper.to_array(t) for t in quantizer.quantize_model().graph.initializer}
     assert stored["w_scale"].shape == (8,)
     assert stored["w_quantized"].dtype == np.int8
-    with pytest.raises(ValueError, match="stored"):
+    with pytest.raises(ValueError, match="float initializer"):
         quantizer.quantize_weight_tensor("x")
 
 
@@ -322,9 +322,12 @@ def test_registries_say_what_a_node_becomes() -> None:
         ranges(made), [], [], ["Gemm"], {},
     )  # fmt: skip
     found = registry.CreateOpQuantizer(quantizer, made.graph.node[0])
-    assert (found.spelled, found.should_quantize()) == ("QGemm", True)
-    assert registry.CreateQDQQuantizer(quantizer, made.graph.node[0]).spelled == "Gemm"
-    assert registry.CreateDefaultOpQuantizer(quantizer, made.graph.node[0]).spelled == "Gemm"
+    assert (type(found).__name__, found.should_quantize()) == ("QLinearGemm", True)
+    assert type(registry.CreateQDQQuantizer(quantizer, made.graph.node[0])).__name__ == "QDQGemm"
+    default = registry.CreateDefaultOpQuantizer(quantizer, made.graph.node[0])
+    assert type(default).__name__ == "QuantOperatorBase"
+    with pytest.raises(NotImplementedError, match=r"quantize_model\(\)"):
+        found.quantize()
 
 
 def test_quantize_is_the_function_and_stays_it() -> None:
@@ -337,7 +340,8 @@ def test_quantize_is_the_function_and_stays_it() -> None:
 def test_a_type_that_cannot_be_inferred(tmp_path: Path) -> None:
     nodes = [
         node("Mystery", ["x"], ["h"], "mystery", domain="nowhere"),
-        node("MatMul", ["h", "w"], ["y"], "product"),
+        node("MatMul", ["h", "w"], ["t"], "product"),
+        node("Mystery", ["t"], ["y"], "another", domain="nowhere"),
     ]
     made = model(nodes, [tensor("x", ROWS)], [tensor("y", ROWS)], {"w": values(8, 8)}, domains={"nowhere": 1})
     with pytest.raises(RuntimeError, match="'h'"):

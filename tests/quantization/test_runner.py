@@ -16,9 +16,10 @@ import pytest
 from builders import model, node, tensor
 from onnx import TensorProto, numpy_helper
 
-from octavo.errors import DataError, RecipeError
-from octavo.model.session import Session
+from octavo.errors import DataError, ModelError, RecipeError
+from octavo.model.runtime.session import Session
 from octavo.quantization import static_quantize_runner as runner
+from octavo.quantization._command import exit_code
 from octavo.quantization.quant_utils import QuantType
 
 F32 = np.float32
@@ -58,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def quantized(*arguments: str) -> onnx.ModelProto:
     """Run on bare file names, check the result against float, and return it."""
-    assert runner.main(["-i", "model.onnx", "-o", "out.onnx", *arguments]) == 0
+    runner.main(["-i", "model.onnx", "-o", "out.onnx", *arguments])
     feeds = runner.OnnxModelCalibrationDataReader("model.onnx").get_next()
     assert feeds is not None
     wanted, got = (Session.open(path).run(feeds)["y"] for path in ("model.onnx", "out.onnx"))
@@ -148,7 +149,7 @@ def test_overrides_in_the_format_of_the_tool(folder: Path) -> None:
     (folder / "encoding.json").write_text('{"c": [{"scale": 0.005, "zero_point": 12}]}')
     flags = ["--tensor_quant_overrides", "encoding.json", "--qdq_keep_removable_activations"]
     long = ["--input_model_path", "model.onnx", "--output_quantized_model_path", "o.onnx"]
-    assert runner.main([*long, *flags]) == 0
+    runner.main([*long, *flags])
     found = {t.name: numpy_helper.to_array(t) for t in onnx.load("o.onnx").graph.initializer}
     assert (found["c_scale"], found["c_zero_point"]) == (F32(0.005), 12)
 
@@ -209,7 +210,7 @@ def test_flags_with_values_set_their_options() -> None:
     ] == ["Conv", "Relu"]
     axes = options("--op_per_channel_axis", "MatMul", "1", "--op_per_channel_axis", "Conv", "0")
     assert axes["QDQOpTypePerChannelSupportToAxis"] == {"MatMul": 1, "Conv": 0}
-    with pytest.raises(RecipeError, match="no integer"):
+    with pytest.raises(RecipeError, match="not an integer"):
         options("--op_per_channel_axis", "MatMul", "one")
 
 
@@ -219,9 +220,21 @@ def test_every_flag_quantizes_a_model_that_runs(folder: Path) -> None:
     quantized("--calib_moving_average", "--calib_tensor_range_symmetric", "--force_quantize_no_input_check")
 
 
-def test_errors_are_sentences(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert runner.main(["-i", "none.onnx", "-o", "o.onnx"]) == 1
-    assert "none.onnx" in capsys.readouterr().err
+def test_main_raises_and_the_command_prints_a_sentence_with_an_exit_code(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, kind, code in (
+        (["-i", "none.onnx", "-o", "o.onnx"], ModelError, 1),
+        (
+            ["-i", "model.onnx", "-o", "o.onnx", "--activation_type", "qint8", "--weight_type", "quint8"],
+            ValueError,
+            2,
+        ),
+    ):
+        with pytest.raises(kind) as raised:
+            runner.main(arguments)
+        assert exit_code(lambda given=arguments: runner.main(given), "runner") == code  # type: ignore[misc]
+        assert capsys.readouterr().err == f"runner: {raised.value}\n"
     with pytest.raises(SystemExit):
         runner.main(["-i", "model.onnx"])
 

@@ -9,7 +9,7 @@ import onnx
 from builders import graph, model, node, tensor
 from onnx import TensorProto, helper, numpy_helper
 
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 
 Array = np.ndarray
 

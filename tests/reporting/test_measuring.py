@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from octavo.reporting.bench import bench_markdown, bench_table, time_text
-from octavo.reporting.evaluation import difference_text, evaluation_markdown, evaluation_table, figure_text
+from octavo.reporting.bench_tables import bench_markdown, bench_table
+from octavo.reporting.evaluation_tables import evaluation_markdown, evaluation_table
+from octavo.reporting.figures import counted_share_text, difference_text, metric_text, time_text
 
 EVIL = "<script>\x1b[31m|x"
 
@@ -15,20 +16,20 @@ EVIL = "<script>\x1b[31m|x"
 @pytest.mark.parametrize(
     ("value", "half", "percent", "text"),
     [
-        (-0.003, 0.004, True, "−0.30 points ± 0.40"),
-        (0.0125, 0.02, True, "+1.25 points ± 2.00"),
-        (-0.00001, 0.004, True, "0.00 points ± 0.40"),
+        (-0.003, 0.004, True, "−0.3 points ± 0.4"),
+        (0.0125, 0.02, True, "+1.2 points ± 2.0"),
+        (-0.00001, 0.004, True, "0.0 points ± 0.4"),
         (1.25, 0.5, False, "+1.25 ± 0.5"),
     ],
 )
 def test_differences_have_a_sign_and_a_width(value: float, half: float, percent: bool, text: str) -> None:
-    assert difference_text({"value": value, "half_width": half}, percent) == text
+    assert difference_text({"name": "m", "value": value, "half_width": half}, percent) == text
 
 
 def test_figures_and_times_are_readable() -> None:
-    assert figure_text(0.7184, True) == "71.84 %"
-    assert figure_text(float("inf"), False) == "∞"
-    assert figure_text(float("nan"), True) == "–"
+    assert metric_text("top1", 0.7184, True) == "71.8 %"
+    assert metric_text("perplexity", float("inf"), False) == "∞"
+    assert metric_text("top1", float("nan"), True) == "–"
     assert [time_text(t) for t in (2.5, 0.0123, 0.00000042, None)] == ["2.5 s", "12.3 ms", "0.42 µs", "–"]
 
 
@@ -73,3 +74,9 @@ def test_names_from_strangers_do_nothing() -> None:
     assert not any("<script>" in page for page in pages)
     assert "50 % of the time" in texts[1]
     assert "processor time" in texts[1]
+
+
+def test_a_share_of_few_samples_has_a_wide_interval() -> None:
+    assert counted_share_text(5 / 6, 6) == "83.3 % ± 26.7"
+    assert counted_share_text(0.9, 10_000) == "90.0 % ± 0.6"
+    assert counted_share_text(1.0, 6) == "100.0 % ± 19.5"

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from octavo.reporting.pareto import dots, front_svg
+from octavo.reporting.pareto import NARROW, WIDE, dots, front, front_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -30,6 +30,26 @@ def test_every_trial_with_figures_is_a_dot_and_the_front_a_line() -> None:
     line = root.find(f".//{SVG}polyline")
     assert line is not None
     assert len(line.attrib["points"].split()) == 2
+
+
+def test_the_front_never_turns_back_to_a_beaten_trial() -> None:
+    small = trial("small, slower and further off", 1.2, 25.0, 100)
+    data = search(
+        trial("fast", 2.0, 30.0), trial("close", 1.0, 50.0), small, front=("fast", "close", "small")
+    )
+    assert [dot.name for dot in front(dots(data))] == ["close", "fast"]
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_labels_overlap_neither_each_other_nor_dots(width: int) -> None:
+    trials = [trial(f"t{i}", 2.0 + 0.01 * (i % 3), 30.0 + 0.2 * (i // 3)) for i in range(12)]
+    root = ElementTree.fromstring(front_svg(search(*trials, best="t4"), width))
+    texts = [t for t in root.findall(f".//{SVG}text") if (t.text or "").split()[0] in map(str, range(1, 13))]
+    labels = [t for t in texts if t.get("text-anchor") is None]
+    boxes = [(float(t.attrib["x"]), float(t.attrib["y"]), 7.4 * len(t.text or "")) for t in labels]
+    for i, (x, y, wide) in enumerate(boxes):
+        for other_x, other_y, other_wide in boxes[:i]:
+            assert x >= other_x + other_wide or other_x >= x + wide or abs(y - other_y) >= 12
 
 
 def test_faster_is_to_the_right_more_faithful_is_higher_larger_is_larger() -> None:

@@ -25,8 +25,8 @@ from octavo.core.qparams import QParams
 from octavo.core.qtypes import INT8, UINT8, UINT16
 from octavo.core.recipe import W8A8, Recipe, Style
 from octavo.core.scheme import Scheme
-from octavo.reporting.plans import entry_text, plan_markdown, plan_table
-from octavo.reporting.summary import audit, headline, kept_float, markdown, produced, summary
+from octavo.reporting.plan_tables import entry_text, plan_markdown, plan_table
+from octavo.reporting.summary import headline, kept_float, markdown, produced, summary, type_lines
 
 X, W, Y, B = Key("x"), Key("w", "conv"), Key("y"), Key("b", "conv")
 WEIGHT = Constant(Scheme(INT8, PerChannel(0), symmetric=True))
@@ -42,7 +42,7 @@ def plan_of(**changes: object) -> Plan:
             B: Derived(("x", None), ("w", "conv")),
         },
         "nodes": {"conv": Quantized("Conv", "Conv"), "move": Quantized("Reshape", "Reshape")},
-        "absorbed": {"relu": "the range of y starts at zero"},
+        "fused": {"relu": "the range of y starts at zero"},
         "skipped": (
             Skipped("e1", "Erf", "no rule"),
             Skipped("s1", "Softmax", "slow"),
@@ -81,8 +81,8 @@ def test_what_stays_float_is_grouped_by_reason_most_frequent_first() -> None:
 
 def test_the_summary_says_all_there_is() -> None:
     text = summary(Outcome(notes=("a remark", "mind the gap")))
-    assert "3 kept float:" in text
-    assert "1 absorbed" in text
+    assert "3 kept in float:" in text
+    assert "1 Relu or Clip fused" in text
     assert "400 kB → 100 kB (0.25 ×)" in text
     assert text.count("mind the gap") == 1
     assert "note: a remark" in text
@@ -99,17 +99,17 @@ def test_many_reasons_are_cut_short() -> None:
     assert "25 more, for 25 other reasons" in text
 
 
-def test_the_audit_sets_what_was_made_beside_what_was_asked_for() -> None:
-    assert audit(Outcome()) == [
-        "weights: int8/channel asked for, made all 1 so",
-        "activations: uint8 asked for, made all 2 so",
+def test_the_type_lines_sets_what_was_made_beside_what_was_asked_for() -> None:
+    assert type_lines(Outcome()) == [
+        "weights: int8 per channel (1 of 1)",
+        "activations: uint8 (2 of 2)",
     ]
     silently_wider = Outcome(params={X: params(UINT16), W: params(INT8, PerTensor()), Y: params(UINT16)})
-    assert audit(silently_wider) == [
-        "weights: int8/channel asked for, made 0 of 1 so; 1 int8",
-        "activations: uint8 asked for, made 0 of 2 so; 2 uint16",
+    assert type_lines(silently_wider) == [
+        "weights: int8 per channel (0 of 1), int8 (1)",
+        "activations: uint8 (0 of 2), uint16 (2)",
     ]
-    assert audit(Outcome(recipe=None)) == []
+    assert type_lines(Outcome(recipe=None)) == []
 
 
 def test_dynamic_and_bounded_and_given_activations_are_counted() -> None:
@@ -150,13 +150,13 @@ def test_plan_table_lists_nodes_and_tensors() -> None:
 @pytest.mark.parametrize(
     ("entry", "text"),
     [
-        (Measured(Scheme(UINT8)), "uint8 measured by minmax"),
+        (Measured(Scheme(UINT8)), "uint8 measured by min/max"),
         (Bounded(Scheme(UINT8), 0.0, 1.0), "uint8 bounded by 0 … 1"),
         (Shared("x", "n"), "same as x → n"),
         (Derived(("x", None), ("w", None)), "int32, scale of x × scale of w"),
         (Fixed(Scheme(INT8), (1.0,), (0,)), "int8 as given"),
         (Constant(Scheme(INT8, PerBlock(32, 0))), "int8/block:32 from its values (rtn)"),
-        (Dynamic(), "uint8 while the model runs"),
+        (Dynamic(), "uint8, range found while the model runs"),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 
 ZOO = Path(os.environ.get("OCTAVO_ZOO_DIR") or Path(__file__).parents[3] / "shared" / "zoo")
 COUNT = 12
@@ -39,7 +39,7 @@ def zoo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.parametrize("target", ["ort-cpu-vnni", "ort-cpu-avx2", "tensorrt", "qnn", "openvino"])
 def test_nothing_is_found_in_mobilenet(zoo: Any, target: str) -> None:
     samples = list(zoo.calibration("mobilenet_v2", limit=4))
-    result = octavo.quantize(zoo.model_path("mobilenet_v2"), samples, target=target)
+    result = octavo.quantize(zoo.model_path("mobilenet_v2"), samples, target=target, effort="plain")
     assert not octavo.lint(result.model, target=target).findings
 
 
@@ -60,7 +60,7 @@ np.save(out, np.concatenate(results))
 def test_openvino_agrees_with_onnx_runtime(zoo: Any, name: str, tmp_path: Path) -> None:
     samples = list(zoo.calibration(name, limit=COUNT))
     path = tmp_path / "model.onnx"
-    octavo.quantize(zoo.model_path(name), samples, target="openvino", output=path)
+    octavo.quantize(zoo.model_path(name), samples, target="openvino", output=path, effort="plain")
     data, out = tmp_path / "data.npy", tmp_path / "out.npy"
     np.save(data, np.concatenate([next(iter(sample.values())) for sample in samples]))
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}

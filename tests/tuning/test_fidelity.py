@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.tuning.fidelity import Answers, Fidelity, judged, parts_of, tallies
+from octavo.tuning.fidelity import Answers, Fidelity, judged, outputs_of, tallies
 
 RNG = np.random.default_rng(0)
 
 
 def fidelity(expected: list[Answers], found: list[Answers]) -> Fidelity:
-    parts = parts_of(expected)
+    parts = outputs_of(expected)
     return judged(parts, [tallies(parts, x, y) for x, y in zip(expected, found, strict=True)])
 
 
@@ -43,7 +43,7 @@ def test_scores_beside_boxes_in_one_output_are_judged_by_themselves(axis: int) -
     ruined[:, 4:] = 0.0
     turn = (lambda a: a) if axis == 1 else (lambda a: a.transpose(0, 2, 1))
     found = fidelity([{"out": turn(whole)}], [{"out": turn(ruined)}])
-    assert found.parts["out (the rest)"] == math.inf
+    assert found.parts["out (boxes)"] == math.inf
     assert found.sqnr_db == found.parts["out (scores)"] == pytest.approx(0.0)
 
 
@@ -78,7 +78,7 @@ def test_padding_does_not_count_where_a_mask_names_it() -> None:
     x = RNG.normal(size=(2, 5, 8))
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     y = np.where(mask[..., None] == 1, x + 0.01, -x)
-    parts = parts_of([{"y": x}])
+    parts = outputs_of([{"y": x}])
 
     def of(name: str, values: Any) -> float:
         return judged(parts, [tallies(parts, {"y": x}, {"y": y}, {"ids": mask, name: values})]).sqnr_db
@@ -97,6 +97,6 @@ def test_the_best_class_is_compared_where_there_is_no_padding() -> None:
     x[0, np.arange(4), [1, 2, 3, 4]] = 1.0
     y = x.copy()
     y[0, 3] = y[0, 2]
-    parts = parts_of([{"y": x}])
+    parts = outputs_of([{"y": x}])
     found = judged(parts, [tallies(parts, {"y": x}, {"y": y}, {"mask": np.array([[1, 1, 1, 0]])})])
     assert (found.agreement, found.places) == (1.0, 3)

@@ -14,9 +14,14 @@ from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import models, raw
 from octavo.errors import OctavoError
-from octavo.model import io
+from octavo.model.files import io
 
-SCOPE = ("model/external.py", "model/tensors.py", "model/checking.py", "model/reading.py")
+SCOPE = (
+    "model/files/external.py",
+    "model/graph/tensors.py",
+    "model/files/bounds.py",
+    "model/files/reading.py",
+)
 SECONDS = 10.0
 
 _FILES = ("weights.bin", "short.bin", "empty.bin", "sub/inner.bin", "link.bin",

@@ -8,14 +8,14 @@ from random import Random
 
 from fuzzing import guard
 from fuzzing.mutations import raw, tree
-from octavo.calibration.readers.lines import lines
+from octavo.data.readers.text_files import lines
 from octavo.errors import OctavoError
-from octavo.evaluation import labels
-from octavo.evaluation.annotations import Annotations
-from octavo.evaluation.texts import rows
+from octavo.evaluation import label_files as labels
+from octavo.evaluation.detection.annotations import Annotations
+from octavo.evaluation.text_samples import text_rows
 
-SCOPE = ("evaluation/labels.py", "evaluation/texts.py", "evaluation/annotations.py",
-         "calibration/readers/lines.py")  # fmt: skip
+SCOPE = ("evaluation/label_files.py", "evaluation/text_samples.py", "evaluation/detection/annotations.py",
+         "data/readers/text_files.py")  # fmt: skip
 SECONDS = 10.0
 
 _WORDS = ("file_name", "label", "class", "id", "image_id", "category_id", "bbox", "images", "annotations",
@@ -57,8 +57,8 @@ def one(data: bytes) -> None:
         readers = [
             lambda path=path: [labels.class_number(v, ["cat"], str(path)) for _, v in labels.entries(path)],
             lambda path=path: labels.class_names(path),
-            lambda path=path: rows(path, 1, None, 10),
-            lambda path=path: rows(path, 1, ("text", "label"), 10),
+            lambda path=path: text_rows(path, 1, None, 10),
+            lambda path=path: text_rows(path, 1, ("text", "label"), 10),
             lambda path=path: list(lines(path, None)),
             lambda path=path: _annotations(path),
         ]
@@ -71,4 +71,4 @@ def one(data: bytes) -> None:
 
 def _annotations(path: Path) -> None:
     found = Annotations.read(path)
-    found.filtered(None), found.filtered(["cat", 3]), list(found.pictures)
+    found.category_ids(None), found.category_ids(["cat", 3]), list(found.images)

@@ -14,10 +14,10 @@ from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import models
 from octavo import api
-from octavo.calibration.readers.made_up import random_data
+from octavo.data.readers.random_samples import random_data
 from octavo.errors import OctavoError
 from octavo.linting import lint
-from octavo.model import io
+from octavo.model.files import io
 from octavo.targets import TARGETS
 
 SCOPE = ("linting",)

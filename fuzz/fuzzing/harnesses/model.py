@@ -8,12 +8,14 @@ from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import models
 from octavo.errors import OctavoError
-from octavo.model import inspect, io
-from octavo.model.normalize import normalize
+from octavo.model.files import io
+from octavo.model.graph import inspect
+from octavo.model.graph.normalize import normalize
 
-SCOPE = ("model/reading.py", "model/checking.py", "model/wire.py", "model/tensors.py", "model/io.py",
-         "model/normalize.py", "model/inline.py", "model/scopes.py", "model/names.py", "model/serialize.py",
-         "model/fingerprint.py", "model/inspect.py")  # fmt: skip
+SCOPE = (
+    "model/files", "model/graph/normalize.py", "model/graph/inline.py", "model/graph/scopes.py",
+    "model/graph/names.py", "model/graph/inspect.py",
+)  # fmt: skip
 SECONDS = 10.0
 
 

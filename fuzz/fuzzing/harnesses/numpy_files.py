@@ -14,13 +14,13 @@ from onnx import TensorProto, numpy_helper
 
 from fuzzing import guard
 from fuzzing.mutations import messages, raw
-from octavo.calibration.data import Feeds
+from octavo.data.feeds import Feeds
 from octavo.errors import OctavoError
-from octavo.model.session import InputSpec
+from octavo.model.runtime.session import InputSpec
 
-SCOPE = ("calibration/readers/numpy_files.py", "calibration/readers/archives.py",
-         "calibration/readers/arrays.py", "calibration/readers/tensors.py",
-         "calibration/readers/paths.py", "calibration/data.py")  # fmt: skip
+SCOPE = ("data/readers/numpy_files.py", "data/readers/archives.py",
+         "data/readers/array_samples.py", "data/readers/tensor_files.py",
+         "data/readers/__init__.py", "data/feeds.py")  # fmt: skip
 SECONDS = 10.0
 
 _MAGIC = b"\x93NUMPY"

@@ -10,12 +10,12 @@ import numpy as np
 
 from fuzzing import guard
 from fuzzing.mutations import raw
-from octavo.calibration.readers.images import Images
+from octavo.data.readers.image_files import Images
 from octavo.errors import OctavoError
-from octavo.model.session import InputSpec
+from octavo.model.runtime.session import InputSpec
 
-SCOPE = ("calibration/readers/images.py", "calibration/readers/picture.py",
-         "calibration/readers/preprocessing.py", "calibration/readers/layout.py")  # fmt: skip
+SCOPE = ("data/readers/image_files.py", "data/images/decoding.py",
+         "data/images/preprocessing.py", "data/images/input_layout.py")  # fmt: skip
 SECONDS = 20.0
 
 _SPEC = [InputSpec("x", np.dtype(np.float32), (1, 3, 8, 8))]

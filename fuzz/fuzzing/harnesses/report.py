@@ -17,9 +17,9 @@ from octavo import api
 from octavo.comparison import compare
 from octavo.errors import OctavoError
 from octavo.evaluation import bench
-from octavo.reporting.html import details, figures, report, sides
+from octavo.reporting.html import details, report, sides, verdict
 
-SCOPE = ("reporting/html/sources.py", "reporting/html/view.py", "reporting/html/figures.py",
+SCOPE = ("reporting/html/report_parts.py", "reporting/html/page_data.py", "reporting/html/verdict.py",
          "reporting/html/reproduce.py", "reporting/html/page.py", "reporting/pareto.py")  # fmt: skip
 SECONDS = 10.0
 _SCRIPTS = 3  # of a page: its data and two of ours
@@ -70,7 +70,7 @@ def one(data: bytes) -> None:
     try:
         page = report(path)
         for side in sides([path]):
-            figures.verdict(side)
+            verdict.verdict(side)
     except OctavoError:
         return
     found = _Parts()

@@ -17,17 +17,18 @@ import numpy as np
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import raw, tree
-from octavo import api, calibration, measuring
+from octavo import api, calibration, pipeline
 from octavo.calibration import saved
 from octavo.calibration.engines import engine_of
-from octavo.calibration.observers import KINDS
+from octavo.calibration.statistics import KINDS
 from octavo.core import scheme
 from octavo.core.qtypes import qtype
-from octavo.core.stats import Need, Range
+from octavo.core.requests import EveryNth, Extremes, Histogram, MagnitudeHistograms, Request
+from octavo.core.stats import Range
 from octavo.errors import OctavoError
-from octavo.model import io
+from octavo.model.files import io
 
-SCOPE = ("calibration/saved.py", "core/stats.py", "core/origin.py", "calibration/observers",
+SCOPE = ("calibration/saved.py", "core/stats.py", "core/origin.py", "calibration/statistics",
          "calibration/methods", "calibration/comparison.py")  # fmt: skip
 SECONDS = 10.0
 
@@ -50,14 +51,14 @@ def _of_needs(model: bytes, data: list[dict[str, np.ndarray]]) -> list[bytes]:
     """States with several parts, as the steps that win accuracy back collect them."""
     found = []
     for need in (
-        Need(channels=1, moments=True),
-        Need(gram=True, totals=True),
-        Need(histogram=True, stride=3),
-        Need(samples=True),
-        Need(loudness=True),
+        Request(channels=1, moments=True),
+        Request(gram=True, sums=True),
+        Request(Histogram(subset=EveryNth(3))),
+        Request(Extremes(each_sample=True)),
+        Request(MagnitudeHistograms()),
     ):
         loaded = io.load(model)
-        feeds = measuring.watched(loaded, data, None)
+        feeds = pipeline.samples_of(loaded, data, None)
         found.append(calibration.gather(loaded, {"h": need}, feeds, engine_of("serial")).to_bytes())
     return found
 

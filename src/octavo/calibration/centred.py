@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.methods.entropy import divergence
-from octavo.calibration.observers import HistogramState
+from octavo.calibration.methods.entropy import best_threshold
+from octavo.calibration.methods.spread import within
+from octavo.calibration.statistics import HistogramState
 from octavo.core.stats import Range
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -66,5 +67,6 @@ def threshold(histogram: Centred, levels: int) -> Range:
     half = max(levels // 2, 1)
     if len(folded) <= half or not folded.sum():
         return Range(float(low), float(high))
-    top = (half + int(np.argmin(divergence(folded, half)))) * width
-    return Range(max(float(low), -top), min(float(high), top))
+    step = (max(float(high), 0.0) - min(float(low), 0.0)) / 255.0
+    top = best_threshold(folded, width, half, step**2 / 12.0)
+    return within(-top, top, float(low), float(high))

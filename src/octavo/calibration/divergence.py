@@ -26,10 +26,11 @@ def smooth_distribution(p: npt.ArrayLike, eps: float = 0.0001) -> npt.NDArray[np
 
 
 def rel_entr(pk: npt.ArrayLike, qk: npt.ArrayLike) -> Array:
-    """``p ln(p / q)`` element by element: 0 where p is 0, infinite where only q is."""
+    """Return ``p ln(p / q)`` element by element: 0 where p is 0, infinite where q is or one is negative."""
     p, q = np.asarray(pk), np.asarray(qk)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(p == 0, 0.0, p * np.log(p / q)).astype(np.result_type(p, q, np.float32))
+        defined = np.where((p > 0) & (q > 0), p * np.log(p / q), np.inf)
+    return np.where((p == 0) & (q >= 0), 0.0, defined).astype(np.result_type(p, q, np.float32))
 
 
 def entropy(pk: npt.ArrayLike, qk: npt.ArrayLike, base: float | None = None, axis: int = 0) -> Array:

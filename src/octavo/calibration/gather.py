@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
 from octavo.calibration.engines import Engine
-from octavo.calibration.job import Calibration
-from octavo.calibration.run import few_below
-from octavo.calibration.saved import Checkpoint, asked
-from octavo.calibration.shards import Shards
-from octavo.calibration.watched import Watched
-from octavo.core.origin import Origin
-from octavo.core.stats import Need, Stats
+from octavo.calibration.observe.collect import Collector, few_samples_below
+from octavo.calibration.saved import Checkpoint
+from octavo.core.origin import MODULUS, Origin
+from octavo.core.requests import Request
+from octavo.core.stats import Stats
+from octavo.data.feeds import Feeds
+from octavo.data.fingerprints import FingerprintedSamples, digest, mark
+from octavo.data.shards import Portion, Sample, Shard, Shards, can_be_sent
 from octavo.errors import DataError, RecipeError
+from octavo.model.files import io
 
-_MANY = 3  # samples: fewer don't pay for optimizing any graph, nor for threads that wait awake
+_FEW_SAMPLES = 3  # fewer are not worth optimizing any graph, nor threads that wait for work
+_FILE = "model.onnx"
 
 
 def gather(
     model: ir.Model,
-    needs: Mapping[str, Need],
-    feeds: Watched,
+    requests: Mapping[str, Request],
+    samples: FingerprintedSamples,
     engine: Engine,
     *,
     origin: Origin | None = None,
@@ -34,87 +38,152 @@ def gather(
     custom_ops: Sequence[str | Path] = (),
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Stats:
-    """Statistics of the data, or of its ``shard`` (which one of how many, from 1), by an engine.
+    """Return statistics of the data, or of its ``shard`` (which one of how many, from 1), by an engine.
 
     With a ``checkpoint`` what is finished is kept in that file, and a later call goes on from there; the
     caller removes it when the result is safe. ``origin`` says which model and data it is.
     """
-    first, stop = _part(feeds, shard)
-    about = replace(origin or Origin("", "", {}), needs=asked(needs))
-    keeper = Checkpoint(checkpoint)
-    kept = keeper.load(about, first, stop)
-    pile = _Pile()
-    if kept is not None:
-        pile.add(kept)
-    done = kept.origin.spans if kept is not None and kept.origin is not None else ()
+    first, stop = _span(samples, shard)
     total = None if stop is None else stop - first
+    words = {tensor: str(request) for tensor, request in requests.items()}
+    about = replace(origin or Origin("", "", {}), needs=words)
+    saved = Checkpoint(checkpoint)
+    finished = saved.load(about, first, stop)
+    merger = _Merger()
+    if finished is not None:
+        merger.add(finished)
+    done = finished.origin.spans if finished is not None and finished.origin is not None else ()
     begun = 0  # samples of the shard that is under way here
 
-    def tell() -> None:
+    def sample_taken() -> None:
         nonlocal begun
         begun += 1
         if progress is not None:
-            progress(pile.samples + begun, total)
+            progress(merger.samples + begun, total)
 
-    shards = Shards(feeds, first, stop, done, engine.workers, tell)
-    job = Calibration(
+    shards = Shards(samples, first, stop, done, engine.workers, sample_taken)
+    job = CalibrationJob(
         model,
-        needs,
-        feeds,
+        requests,
+        samples,
         about,
-        total=feeds.length,
-        few=shards.fewer_than(max(few_below(model), _MANY)),
+        total=samples.length,
+        few_samples=shards.fewer_than(max(few_samples_below(model), _FEW_SAMPLES)),
         providers=providers,
         custom_ops=custom_ops,
     )
     try:
         for _, stats in engine.map(job, shards):
-            pile.add(stats)
+            merger.add(stats)
             begun = 0
             if progress is not None:
-                progress(pile.samples, total)
-            if keeper.due():
-                keeper.write(pile.total())
+                progress(merger.samples, total)
+            if saved.is_due():
+                saved.write(merger.total())
     except (KeyboardInterrupt, SystemExit):
-        if pile.samples:
-            keeper.write(pile.total())
+        if merger.samples:
+            saved.write(merger.total())
         raise
-    found = pile.total() if pile.samples else Stats({}, 0, about)
+    found = merger.total() if merger.samples else Stats({}, 0, about)
     if shard is None and found.origin is not None:
-        feeds.fingerprint = found.origin.fingerprint
+        samples.fingerprint = found.origin.fingerprint
     return found if origin is not None else Stats(found, found.samples)
 
 
-def _part(feeds: Watched, shard: tuple[int, int] | None) -> tuple[int, int | None]:
-    """The samples of a shard of the whole: the first number, and the one after the last."""
-    if feeds.length == 0:
-        next(iter(feeds))  # raises what there is to say
+def _span(samples: FingerprintedSamples, shard: tuple[int, int] | None) -> tuple[int, int | None]:
+    """Return the samples of a shard of the whole: the first index, and the one after the last."""
+    if samples.length == 0:
+        next(iter(samples))  # raises the error for data without samples
     if shard is None:
-        return 0, feeds.length
+        return 0, samples.length
     number, count = shard
     if not 1 <= number <= count:
         raise RecipeError(f"There is no shard {number} of {count}; shards are numbered from 1 to {count}.")
-    if feeds.length is None:
+    if samples.length is None:
         raise DataError(
             "The calibration data does not tell how many samples it has, so it can't be divided into shards; "
             "give files or a folder, or a list."
         )
-    if count > feeds.length:
+    if count > samples.length:
         raise DataError(
-            f"{feeds.length} samples can't be divided into {count} shards; use {feeds.length} or fewer."
+            f"{samples.length} samples can't be divided into {count} shards; use {samples.length} or fewer."
         )
-    return feeds.length * (number - 1) // count, feeds.length * number // count
+    return samples.length * (number - 1) // count, samples.length * number // count
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationJob:
+    """A model that is opened once in each worker, and gives statistics for shard after shard.
+
+    Each result says where it comes from.
+    """
+
+    model: ir.Model | Path
+    requests: Mapping[str, Request]
+    feeds: Feeds | None
+    origin: Origin
+    total: int | None = None  # samples of all the data, where it is known
+    few_samples: bool = False
+    providers: Sequence[str] | None = None
+    custom_ops: Sequence[str | Path] = ()
+
+    def pack(self, folder: Path) -> CalibrationJob:
+        """Write the model with its weights in a file of their own, which all workers of a machine map."""
+        if isinstance(self.model, ir.Model):
+            io.save(self.model, folder / _FILE, external_data=True)
+        feeds = self.feeds if self.feeds is not None and can_be_sent(self.feeds) else None
+        return replace(self, model=folder, feeds=feeds)
+
+    def at(self, folder: Path) -> CalibrationJob:
+        """Return the job with its files there."""
+        return replace(self, model=folder)
+
+    @contextlib.contextmanager
+    def open(self, threads: int | None) -> Iterator[Callable[[Shard], Stats]]:
+        """Load the model and open a session that observes it."""
+        model = self.model if isinstance(self.model, ir.Model) else io.load(self.model / _FILE)
+        with Collector(
+            model,
+            self.requests,
+            total=self.total,
+            few_samples=self.few_samples,
+            providers=self.providers,
+            custom_ops=self.custom_ops,
+            threads=threads,
+        ) as collector:
+            yield lambda shard: self._do(collector, shard)
+
+    def _do(self, collector: Collector, shard: Shard) -> Stats:
+        if not isinstance(shard, Portion):
+            shard = self._read(*shard)
+        stats = collector.collect(shard.samples, shard.first)
+        samples = stats.samples if collector else sum(1 for _ in shard.samples)
+        spans = ((shard.first, shard.first + samples),) if samples else ()
+        return Stats(stats, samples, replace(self.origin, spans=spans, data=sum(shard.marks) % MODULUS))
+
+    def _read(self, first: int, stop: int) -> Portion:
+        """Return the samples with these indices, read here."""
+        marks: list[int] = []
+
+        def samples() -> Iterator[Sample]:
+            if self.feeds is None:
+                return
+            for index, sample in enumerate(self.feeds.portion(first, stop), first):
+                marks.append(mark(index, digest(sample)))
+                yield sample
+
+        return Portion(first, samples(), marks)
 
 
 @dataclass
-class _Pile:
-    """Statistics merged like the digits of a binary counter: as few and as small merges as can be."""
+class _Merger:
+    """Statistics merged like the digits of a binary counter: with as few and as small merges as can be."""
 
     parts: list[tuple[int, Stats]] = field(default_factory=list)
     samples: int = 0
 
     def add(self, stats: Stats) -> None:
-        """One more; what is there stays as it is until the merges are done."""
+        """Add statistics; the parts stay as they are until the merges are done."""
         count, height, parts = stats.samples, 0, list(self.parts)
         while parts and parts[-1][0] <= height:
             height, (_, other) = parts[-1][0] + 1, parts.pop()
@@ -122,7 +191,7 @@ class _Pile:
         self.parts, self.samples = [*parts, (height, stats)], self.samples + count
 
     def total(self) -> Stats:
-        """All of it, which then is one part."""
+        """Merge all parts into one, and return it."""
         found = self.parts[-1][1]
         for _, part in reversed(self.parts[:-1]):
             found = part.merge(found)

@@ -1,20 +1,29 @@
-"""``octavo bench``: is a model faster, smaller, lighter, and where does its time go?"""
+"""``octavo bench``: are models faster, smaller, lighter, and where does their time go?"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.cli.console import Console
 from octavo.cli.data import add_data, count, data_of
-from octavo.cli.paths import check_outputs, check_report, shown, write_text
-from octavo.cli.verb import Answer, Verb, as_json_text
+from octavo.cli.paths import check_outputs, check_report, shown
+from octavo.cli.reports import write_report
+from octavo.cli.requirements import add_requirements, limits_of, task_check, with_gates
+from octavo.cli.verb import Answer, Verb
+from octavo.errors import RecipeError
+
+if TYPE_CHECKING:
+    from octavo.evaluation.timing.measurements import Bench
+    from octavo.tuning.gates import Gate
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the ONNX model, as a rule the float one")
-    parser.add_argument("other", metavar="QUANTIZED", nargs="?", help="a second model, timed in turn with it")
+    parser.add_argument(
+        "others", metavar="QUANTIZED", nargs="*", help="further models, timed in turns with the first"
+    )
     add_data(parser)
     how = parser.add_argument_group("how it is measured")
     how.add_argument(
@@ -29,6 +38,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--no-profile", action="store_true", help="leave out the times of op types")
     how.add_argument("--no-memory", action="store_true", help="leave out memory and load time")
     how.add_argument("--report", metavar="FILE", help="write the result, as .html, .md, .txt or .json")
+    add_requirements(parser)
 
 
 def _seconds(text: str) -> float:
@@ -37,21 +47,25 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; give seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; give seconds above 0")
     return value
 
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
-    from octavo.reporting.bench import bench_table
+    from octavo.reporting.bench_tables import bench_table
 
     check_report(options.report)
-    check_outputs(options.model, {"--report": options.report})
+    check_outputs(options, {"--report": options.report})
+    limits = limits_of(options)
+    if limits and not options.others:
+        raise RecipeError("A requirement compares with float; give two models: octavo bench FLOAT QUANTIZED.")
     batch, options.batch = options.batch, None
+    data = data_of(options)
     result = octavo.bench(
         options.model,
-        options.other,
-        data_of(options),
+        options.others or None,
+        data,
         batch=batch,
         threads=options.threads,
         seconds=options.seconds,
@@ -60,43 +74,65 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         memory=not options.no_memory,
         progress=console.progress,
     )
-    data = result.to_dict()
-    text = bench_table(data)
+    plain = result.to_dict()
+    text = bench_table(plain)
     if options.report is not None:
-        write_text(options.report, _report(options.report, data, options.other or options.model))
+        _write(options, plain)
         text += f"\n\nwritten: {shown(options.report)}"
-    return Answer(text, data)
+    return with_gates(Answer(text, plain), _gates(options, result, data))
 
 
-def _report(path: str, data: dict[str, Any], model: str) -> str:
-    from octavo.reporting.bench import bench_markdown, bench_table
+def _write(options: argparse.Namespace, plain: dict[str, Any]) -> None:
+    from octavo.reporting.bench_tables import bench_markdown, bench_table
+    from octavo.reporting.html import report
 
-    match Path(path).suffix.lower():
-        case ".html":
-            from octavo.reporting.html import report
+    names = [Path(model["name"]).name for model in plain["models"]]
+    pages = [part for model in options.others or [options.model] for part in (model, plain)]
+    write_report(
+        options.report,
+        plain,
+        page=lambda: report(*pages),
+        markdown=lambda: bench_markdown(plain, f"Measurement of {' and '.join(names)}"),
+        text=lambda: bench_table(plain),
+    )
 
-            return report(model, data)
-        case ".json":
-            return as_json_text(data) + "\n"
-        case ".md":
-            names = [Path(model["name"]).name for model in data["models"]]
-            return bench_markdown(data, f"Measurement of {' and '.join(names)}")
-        case _:
-            return bench_table(data) + "\n"
+
+def _gates(options: argparse.Namespace, result: Bench, data: Any) -> list[Gate]:
+    limits = limits_of(options)
+    if not limits:
+        return []
+    from octavo.tuning.gates import check_gates
+
+    return [
+        gate
+        for path, speed in zip(options.others, result.ratios, strict=True)
+        for gate in check_gates(
+            options.model,
+            path,
+            limits,
+            data=data,
+            task=task_check(options),
+            samples=options.samples,
+            threads=options.threads,
+            speed=speed,
+        )
+    ]
 
 
 VERB = Verb(
     name="bench",
-    summary="measure latency, memory, load time and size, alone or beside another model",
+    summary="measure latency, memory, load time and size, alone or beside other models",
     description="""\
-Time a model, or two that take turns on the same samples: medians, and the ratio
-with its 95 % confidence interval. Memory and load time come from processes of
-their own; the runtime's profiler says where the time goes, and which quantized
-parts did not fuse.""",
+Time a model, or several that take turns on the same samples: medians, and the
+ratio with its 95 % confidence interval. Memory and load time come from processes
+of their own; the runtime's profiler says where the time goes, and which quantized
+operators did not fuse. With --min-speed or --max-size the exit code is 1 where
+the requirement is not met.""",
     examples=(
         "octavo bench model.onnx model.int8.onnx",
+        "octavo bench model.onnx a.int8.onnx b.int8.onnx --report bench.html",
         "octavo bench model.onnx model.int8.onnx --data calib.npz --threads 1 --batch 8",
-        "octavo bench model.onnx --seconds 10 --report bench.md",
+        "octavo bench model.onnx model.int8.onnx --min-speed 1.5 --max-size 0.3",
     ),
     arguments=_arguments,
     run=_run,

@@ -9,8 +9,8 @@ from typing import Any
 from octavo.cli.console import Console
 from octavo.cli.data import add_data, add_stride, data_of
 from octavo.cli.engine import add_engine, engine_options
-from octavo.cli.paths import check_outputs, shown
-from octavo.cli.selection import add_selection, op_types, recipe_of, target_of
+from octavo.cli.paths import check_outputs, default_output, shown
+from octavo.cli.selection import add_selection, changes_of
 from octavo.cli.verb import Answer, Verb
 from octavo.errors import RecipeError
 
@@ -18,7 +18,7 @@ from octavo.errors import RecipeError
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the ONNX model")
     parser.add_argument(
-        "-o", "--output", metavar="STATS", required=True, help="where the statistics go, for example m.stats"
+        "-o", "--output", metavar="STATS", help="where the statistics go (default: MODEL.stats)"
     )
     parser.add_argument(
         "--shard", metavar="I/N", type=_shard, help="only the I-th of N parts of the data, from 1/N to N/N"
@@ -42,25 +42,23 @@ def _shard(text: str) -> tuple[int, int]:
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
     from octavo.calibration.saved import checkpoint_of
-    from octavo.reporting.stats import stats_dict, stats_line
+    from octavo.reporting.statistics_tables import stats_dict, stats_line
 
-    check_outputs(options.model, {"-o": options.output})
+    options.output = options.output or default_output(options.model, "", ".stats")
+    checkpoint = str(checkpoint_of(options.output))
+    check_outputs(options, {"-o": options.output, "the checkpoint beside -o,": checkpoint})
     if options.dynamic:
         raise RecipeError("--dynamic finds ranges while the model runs: there is nothing to calibrate.")
-    if options.stored == "all":
-        raise RecipeError("--stored all quantizes nothing: there is nothing to calibrate.")
+    if options.compressed == "all":
+        raise RecipeError("--compressed all quantizes nothing: there is nothing to calibrate.")
     if checkpoint_of(options.output).exists():
         console.note(f"going on from {shown(checkpoint_of(options.output))}")
     more: dict[str, Any] = {"prepare": None} if options.no_prepare else {}
-    recipe = recipe_of(options, static=True)
     plan = octavo.plan(
         options.model,
-        recipe,
-        target=target_of(options, recipe),
-        style=options.format,
-        exclude=tuple(options.exclude),
-        include=tuple(options.include),
-        op_types=op_types(options),
+        options.recipe,
+        target=options.target,
+        **changes_of(options),
         **more,
     )
     stats = octavo.calibrate(
@@ -100,4 +98,5 @@ command again.""",
     ),
     arguments=_arguments,
     run=_run,
+    makes_file=True,
 )

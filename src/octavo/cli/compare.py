@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.cli.console import Console
 from octavo.cli.data import add_data, count, data_of
-from octavo.cli.paths import check_outputs, check_report, shown, write_text
-from octavo.cli.verb import Answer, Verb, as_json_text
-from octavo.core import scratch
+from octavo.cli.paths import check_outputs, check_report, shown
+from octavo.cli.reports import write_report
+from octavo.cli.requirements import add_requirements, limits_of, task_check, with_gates
+from octavo.cli.verb import Answer, Verb
 from octavo.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -28,17 +29,20 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", metavar="N", type=count, help="threads of the runtime")
     parser.add_argument(
-        "--propose", metavar="FILE", help="write a recipe with the proposed changes, for 'quantize --recipe'"
+        "--propose",
+        metavar="FILE",
+        help="try changes on held-back samples, and write a recipe with those that help",
     )
     parser.add_argument("--report", metavar="FILE", help="write the result, as .html, .md, .txt or .json")
+    add_requirements(parser)
 
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
 
     check_report(options.report)
-    for model in (options.model, options.quantized):
-        check_outputs(model, {"--propose": options.propose, "--report": options.report})
+    _check_recipe_name(options.propose)
+    check_outputs(options, {"--propose": options.propose, "--report": options.report})
     data = data_of(options)
     if data is None:
         raise RecipeError("a comparison needs data; give --data.")
@@ -51,47 +55,70 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         progress=console.progress,
     )
     text = found.table(options.top)
+    result = found.to_dict()
     if options.propose is not None:
-        _propose(found, options.propose)
-        text += f"\n\nwritten: {shown(options.propose)}"
+        proposal = octavo.propose(
+            options.model,
+            options.quantized,
+            data,
+            comparison=found,
+            samples=options.samples,
+            threads=options.threads,
+            progress=console.progress,
+        )
+        result["proposal"] = proposal.to_dict()
+        text += f"\n\n{proposal}"
+        if proposal.is_better:
+            proposal.save(options.propose)
+            text += f"\n\nwritten: {shown(options.propose)}"
+        else:
+            text += f"\n\nnot written: {shown(options.propose)}, as nothing that was tried is better"
     if options.report is not None:
-        _report(found, options.report, options.quantized)
+        _report(found, result, options.report, options.quantized)
         text += f"\n\nwritten: {shown(options.report)}"
-    return Answer(text, found.to_dict())
+    answer = Answer(text, result)
+    if not limits_of(options):
+        return answer
+    from octavo.tuning.gates import check_gates
+
+    gates = check_gates(
+        options.model,
+        options.quantized,
+        limits_of(options),
+        data=data,
+        task=task_check(options),
+        samples=options.samples,
+        threads=options.threads,
+    )
+    return with_gates(answer, gates)
 
 
-def _propose(found: Comparison, path: str) -> None:
-    if Path(path).suffix.lower() not in (".yaml", ".yml", ".json"):
+def _check_recipe_name(path: str | None) -> None:
+    if path is not None and Path(path).suffix.lower() not in (".yaml", ".yml", ".json"):
         raise RecipeError(f"--propose {path}: a recipe is written as .yaml or .json.")
-    with scratch.folder() as folder:
-        draft = Path(folder) / f"recipe{Path(path).suffix.lower()}"
-        found.proposal().save(draft)
-        write_text(path, draft.read_text(encoding="utf-8"))
 
 
-def _report(found: Comparison, path: str, quantized: str) -> None:
-    match Path(path).suffix.lower():
-        case ".html":
-            from octavo.reporting.html import report
+def _report(found: Comparison, result: dict[str, Any], path: str, quantized: str) -> None:
+    from octavo.reporting.html import report
 
-            text = report(quantized, found)
-        case ".json":
-            text = as_json_text(found.to_dict()) + "\n"
-        case ".md":
-            text = found.markdown(len(found.tensors))
-        case _:
-            text = found.table(len(found.tensors)) + "\n"
-    write_text(path, text)
+    write_report(
+        path,
+        result,
+        page=lambda: report(quantized, result),
+        markdown=lambda: found.markdown(len(found.tensors)),
+        text=lambda: found.table(len(found.tensors)),
+    )
 
 
 VERB = Verb(
     name="compare",
     summary="find where a quantized model is wrong, why, and what to change",
     description="""\
-Compare a float model with its quantized twin, tensor by tensor, on data. Tensors
+Compare a float model with the one quantized from it, tensor by tensor, on data. Tensors
 are matched by structure, so that models of other tools can be compared too. The
 error of each operator alone is told apart from what its inputs bring along, so
-that culprits are named and not their victims.""",
+that the operators that cause it are named. With --min-sqnr, --max-drop,
+--min-speed or --max-size the exit code is 1 where one is not met.""",
     examples=(
         "octavo compare model.onnx model.int8.onnx --data calib.npz",
         "octavo compare model.onnx model.int8.onnx --data calib.npz --propose better.yaml",

@@ -151,17 +151,14 @@ class _Bar(_Phase):
 
 
 def show(text: str) -> None:
-    """Print an answer on a terminal: the heads of its tables stand out, lines are never broken."""
+    """Print an answer on a terminal: fitted to its width, with the heads of tables in bold."""
     from rich.console import Console as Terminal
     from rich.text import Text
 
-    lines = text.split("\n")
+    from octavo.reporting.screen import fit
+
+    terminal = Terminal(highlight=False)
     shown = Text()
-    for number, line in enumerate(lines):
-        is_rule = bool(line.strip()) and not line.strip(" -")
-        is_head = (
-            number + 1 < len(lines) and bool(lines[number + 1].strip()) and not lines[number + 1].strip(" -")
-        )
-        shown.append(line, style="dim" if is_rule else "bold" if is_head else "")
-        shown.append("\n")
-    Terminal(highlight=False).print(shown, end="", soft_wrap=True)
+    for line in fit(text, terminal.width):
+        shown.append(f"{line.text}\n", style={"head": "bold", "rule": "dim"}.get(line.kind, ""))
+    terminal.print(shown, end="", soft_wrap=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.errors import RecipeError
 
 if TYPE_CHECKING:
-    from octavo.calibration.data import Data
-    from octavo.calibration.readers.made_up import RandomData
-    from octavo.calibration.readers.text import Text
+    from octavo.data.feeds import Data
+    from octavo.data.images.preprocessing import Preset
+    from octavo.data.readers.random_samples import RandomData
+    from octavo.data.readers.text_files import Text
 
 PRESET_NAMES = (
     "imagenet", "imagenet-lite", "yolo-letterbox", "unit", "pixels",
@@ -20,40 +22,62 @@ PRESET_NAMES = (
 )  # fmt: skip
 _RANDOM_SAMPLES = 8
 _TEXTS = (".txt", ".jsonl", ".csv", ".tsv")
-_DETAILS = ("samples", "preprocess", "size", "batch", "tokenizer", "max_length", "column")
+_OF_IMAGES = ("preprocess", "size")
+_OF_ARRAYS = ("scale", "mean", "std", "layout")
+_OF_TEXTS = ("max_length", "column")
+_DETAILS = ("samples", "batch", "tokenizer", *_OF_IMAGES, *_OF_ARRAYS, *_OF_TEXTS)
 
 
 def add_stride(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Which values histograms count."""
+    """Add the flag that says which values histograms count."""
     parser.add_argument(
         "--stride",
         metavar="N",
         type=count,
-        help="histograms count every N-th value (1: all; default: a lattice of large maps)",
+        help="histograms count every N-th value (1: all; default: a lattice of large feature maps)",
     )
 
 
 def add_data(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """The flags."""
+    """Add the flags of data."""
     group = parser.add_argument_group("data")
     group.add_argument(
         "--data",
         metavar="DATA",
+        action="append",
         required=required,
-        help="what to run the model on: an .npz, .npy or .pb file, a .zip or .tar archive, a folder of such "
-        "files, of test_data_set_* or of pictures, a text file, module:function, or random:N",
+        help="what to run the model on: .npz, .npy or .pb files, a .zip or .tar archive, a folder of such "
+        "files, of test_data_set_* or of images, a text file, several of them, a pattern such as "
+        "'calib/*.npz', module:function, or random:N",
     )
     group.add_argument("--samples", metavar="N", type=count, help="use at most this many samples")
+    group.add_argument("--batch", metavar="N", type=count, help="samples in one feed (default: 1)")
     group.add_argument(
         "--preprocess",
         metavar="NAME",
-        help=f"how a picture becomes an input: {', '.join(PRESET_NAMES)}, or module:function",
+        help=f"how an image becomes an input: {', '.join(PRESET_NAMES)}, or module:function",
     )
     group.add_argument(
-        "--size", metavar="WxH", type=_size, help="size of pictures (default: the model's, or the preset's)"
+        "--size", metavar="WxH", type=_size, help="size of images (default: the model's, or the preset's)"
     )
-    group.add_argument("--batch", metavar="N", type=count, help="samples in one feed (default: 1)")
-    group.add_argument("--tokenizer", metavar="FILE", help="the tokenizer.json that turns texts into ids")
+    group.add_argument(
+        "--scale", metavar="X", type=float, help="divide the values of arrays by this, such as 255"
+    )
+    group.add_argument(
+        "--mean",
+        metavar="A,B,C",
+        type=_numbers,
+        help="subtract this mean, one for all channels or one for each, of values of 0 … 1 after --scale",
+    )
+    group.add_argument("--std", metavar="A,B,C", type=_numbers, help="divide by this standard deviation")
+    group.add_argument(
+        "--layout",
+        choices=("nchw", "nhwc"),
+        help="where arrays of images have their channels; they are transposed to what the model takes",
+    )
+    group.add_argument(
+        "--tokenizer", metavar="PATH", help="the tokenizer.json that turns texts into ids, or its folder"
+    )
     group.add_argument(
         "--max-length", metavar="N", type=count, help="most tokens of a text (default: the model's, or 128)"
     )
@@ -63,7 +87,7 @@ def add_data(parser: argparse.ArgumentParser, *, required: bool = False) -> None
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
-    """The flag that says with how many threads a model will run."""
+    """Add the flag that says with how many threads a model will run."""
     parser.add_argument(
         "--threads",
         metavar="N",
@@ -73,11 +97,11 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 
 
 def count(text: str) -> int:
-    """A whole number from 1 on."""
+    """Return a whole number from 1 on."""
     try:
         value = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is too few; give 1 or more")
     return value
@@ -86,43 +110,87 @@ def count(text: str) -> int:
 def _size(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)(?:[x×](\d+))?", text.lower())
     if match is None or not int(match[1]) or not int(match[2] or 1):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write WIDTHxHEIGHT, for example 640x480")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write WIDTHxHEIGHT, for example 640x480")
     return int(match[1]), int(match[2] or match[1])
 
 
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of numbers; write for example 0.485,0.456,0.406"
+        ) from None
+
+
+def flag(name: str) -> str:
+    """Return the flag of an option."""
+    return f"--{name.replace('_', '-')}"
+
+
+def given_flags(options: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Return those flags that a command line has."""
+    return [flag(name) for name in names if getattr(options, name, None) is not None]
+
+
+def separate_data(arguments: Sequence[str]) -> list[str]:
+    """Return a command line in which each word of ``--data A B C`` has its own flag.
+
+    A shell makes several words of ``--data calib/*.npz``. A model, and whatever is not an existing path, ends
+    the list: it is an argument of the verb.
+    """
+    found: list[str] = []
+    inside = False
+    for word in arguments:
+        is_flag = word.startswith("-")
+        follows = inside and len(found) > 1 and found[-2] == "--data" and not is_flag
+        if follows and not word.lower().endswith(".onnx") and Path(word).exists():
+            found += ["--data", word]
+            continue
+        inside = word == "--data" or (inside and not is_flag and found[-1] == "--data")
+        found.append(word)
+    return found
+
+
+def paths_of(given: str | Sequence[str]) -> str | list[str]:
+    """Return the value of ``--data``: one word, or the list of several."""
+    words = [given] if isinstance(given, str) else list(given)
+    return words[0] if len(words) == 1 else words
+
+
 def data_of(options: argparse.Namespace) -> Data | None:
-    """The data that the flags name, or None without ``--data``."""
+    """Return the data that the flags name, or None without ``--data``."""
     if options.data is None:
-        given = [name for name in _DETAILS if getattr(options, name, None) is not None]
+        given = given_flags(options, _DETAILS)
         if given:
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise RecipeError(f"{flags} is about data, and there is none; give --data too.")
+            raise RecipeError(f"{', '.join(given)} is about data, and there is none; give --data too.")
         return None
-    name = str(options.data)
-    if re.fullmatch(r"random(:.*)?", name) and not Path(name).exists():
-        _refuse(options, ("preprocess", "size", "tokenizer", "max_length", "column"), "random data")
-        return _batched(_random(name), options)
-    suffix = Path(name).suffix.lower()
-    if options.tokenizer is not None or suffix in _TEXTS:
-        _refuse(options, ("preprocess", "size"), "text")
-        return _text(name, options)
-    _refuse(options, ("max_length", "column"), "data without --tokenizer")
+    named = paths_of(options.data)
+    first = named if isinstance(named, str) else named[0]
+    if re.fullmatch(r"random(:.*)?", first) and not Path(first).exists():
+        _refuse(options, ("tokenizer", *_OF_IMAGES, *_OF_ARRAYS, *_OF_TEXTS), "random data")
+        return _batched(_random(first), options)
+    if options.tokenizer is not None or Path(first).suffix.lower() in _TEXTS:
+        _refuse(options, (*_OF_IMAGES, *_OF_ARRAYS), "text")
+        return _text(named, options)
+    _refuse(options, _OF_TEXTS, "data without --tokenizer")
     if options.preprocess is not None or options.size is not None:
-        from octavo.calibration.readers.images import images
+        return _images(named, options)
+    if given_flags(options, _OF_ARRAYS):
+        return _batched(_adjusted(named, options), options)
+    return _batched(named, options)
 
-        return images(name, preprocess=options.preprocess, size=options.size, batch=options.batch)
-    return _batched(name, options)
 
-
-def _refuse(options: argparse.Namespace, names: tuple[str, ...], kind: str) -> None:
+def _refuse(options: argparse.Namespace, names: Sequence[str], kind: str) -> None:
     """Raise where a flag says something that this kind of data has no use for."""
-    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name, None) is not None]
-    if given:
-        raise RecipeError(f"{', '.join(given)} has no meaning for {kind} ({options.data}); leave it out.")
+    if given := given_flags(options, names):
+        where = paths_of(options.data)
+        shown = where if isinstance(where, str) else where[0]
+        raise RecipeError(f"{', '.join(given)} has no meaning for {kind} ({shown}); leave it out.")
 
 
 def _random(name: str) -> RandomData:
-    from octavo.calibration.readers.made_up import random_data
+    from octavo.data.readers.random_samples import random_data
 
     number = name.partition(":")[2] or str(_RANDOM_SAMPLES)
     if not number.isdecimal() or int(number) < 1:
@@ -130,13 +198,15 @@ def _random(name: str) -> RandomData:
     return random_data(int(number))
 
 
-def _text(name: str, options: argparse.Namespace) -> Text:
-    from octavo.calibration.readers.text import text
+def _text(named: str | list[str], options: argparse.Namespace) -> Text:
+    from octavo.data.readers.text_files import text
 
+    if not isinstance(named, str):
+        raise RecipeError(f"Texts come from one file, and --data names {len(named)}; join them into one.")
     if options.tokenizer is None:
-        raise RecipeError(f"{name} is text, which needs a tokenizer; give --tokenizer tokenizer.json.")
+        raise RecipeError(f"{named} is text, which needs a tokenizer; give --tokenizer tokenizer.json.")
     return text(
-        name,
+        named,
         tokenizer=options.tokenizer,
         max_length=options.max_length,
         batch=options.batch,
@@ -144,9 +214,51 @@ def _text(name: str, options: argparse.Namespace) -> Text:
     )
 
 
+def _images(named: str | list[str], options: argparse.Namespace) -> Data:
+    from octavo.data.images.decoding import SUFFIXES
+    from octavo.data.readers.image_files import images, images_below
+    from octavo.data.readers.several_paths import matching
+
+    _refuse(options, ("scale", "layout"), "images, which --preprocess turns into inputs")
+    words = [named] if isinstance(named, str) else named
+    found = [path for word in words for path in matching(word)]
+    files: Any = found[0] if len(found) == 1 else None
+    if files is None:
+        listed = [file for path in found for file in (images_below(path) if path.is_dir() else [path])]
+        files = [file for file in listed if file.suffix.lower() in SUFFIXES]
+        if not files:
+            raise RecipeError(f"--data names {len(found)} files, and none of them is an image.")
+    return images(files, preprocess=preprocess_of(options), size=options.size, batch=options.batch)
+
+
+def preprocess_of(options: argparse.Namespace) -> str | Preset | None:
+    """Return how images become inputs: a name, or a preset with the mean and deviation of the flags."""
+    given: str | None = options.preprocess
+    if options.mean is None and options.std is None:
+        return given
+    from octavo.data.images.preprocessing import standardized
+
+    return standardized(given, options.mean or (0.0,), options.std or (1.0,))
+
+
+def _adjusted(named: str | list[str], options: argparse.Namespace) -> Data:
+    """Return arrays that are scaled and transposed; images in a folder are resized and standardized."""
+    from octavo.data.adjusted import arrays
+    from octavo.data.images.decoding import SUFFIXES
+    from octavo.data.readers.image_files import images_below
+
+    path = Path(named) if isinstance(named, str) else None
+    is_image = path is not None and (
+        path.suffix.lower() in SUFFIXES or (path.is_dir() and bool(images_below(path)))
+    )
+    if is_image and options.scale is None and options.layout is None:
+        return _images(named, options)
+    return arrays(named, scale=options.scale, mean=options.mean, std=options.std, layout=options.layout)
+
+
 def _batched(data: Data, options: argparse.Namespace) -> Data:
     if options.batch is None:
         return data
-    from octavo.calibration.readers.batches import Batched
+    from octavo.data.batches import Batched
 
     return Batched(data, options.batch)

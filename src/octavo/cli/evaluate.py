@@ -1,35 +1,33 @@
-"""``octavo evaluate``: is a model right, and is a quantized one still?"""
+"""``octavo evaluate``: is a model right, and are quantized ones still?"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.cli.console import Console
-from octavo.cli.data import add_data, count, data_of
+from octavo.cli.data import add_data, count, data_of, given_flags, paths_of
 from octavo.cli.engine import add_engine, engine_options
-from octavo.cli.paths import check_outputs, check_report, shown, write_text
-from octavo.cli.verb import Answer, Verb, as_json_text
+from octavo.cli.paths import check_outputs, check_report, shown
+from octavo.cli.reports import write_report
+from octavo.cli.requirements import add_gates, limits_of, with_gates
+from octavo.cli.tasks import TASK_NAMES, add_truth, task_options
+from octavo.cli.verb import Answer, Verb
 from octavo.errors import RecipeError
 
-TASK_NAMES = (
-    "classification", "detection", "text-classification", "similarity", "perplexity", "agreement",
-)  # fmt: skip
-_FROM_DATA = ("preprocess", "size", "tokenizer", "max_length")
-_OWN = (
-    "labels", "classes", "scale", "offset", "annotations", "categories", "decoder", "numbering", "columns",
-    "window", "pooling",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from octavo.evaluation.scores import Evaluation
+    from octavo.tuning.gates import Gate
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="the ONNX model; of two, the reference")
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model; of several, the reference")
     parser.add_argument(
-        "other",
+        "others",
         metavar="QUANTIZED",
-        nargs="?",
-        help="a second model, held against the first on the same samples",
+        nargs="*",
+        help="further models, each compared with the first on the same samples",
     )
     parser.add_argument(
         "--task",
@@ -39,107 +37,135 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_data(parser, required=True)
     add_truth(parser)
+    add_gates(parser)
     add_engine(parser)
     more = parser.add_argument_group("more")
     more.add_argument("--per-class", metavar="N", type=count, help="list so many classes, the worst first")
     more.add_argument("--report", metavar="FILE", help="write the result, as .html, .md, .txt or .json")
 
 
-def add_truth(parser: argparse.ArgumentParser) -> None:
-    """The flags that say what the right answers are, and how outputs are read."""
-    truth = parser.add_argument_group("truth")
-    truth.add_argument(
-        "--labels", metavar="FILE", help="labels of pictures or arrays: .csv, .tsv, .txt or .json"
-    )
-    truth.add_argument("--classes", metavar="FILE", help="class names in the order of the model's outputs")
-    truth.add_argument("--offset", metavar="N", type=int, help="added to each label")
-    truth.add_argument("--scale", metavar="X", type=float, help="what whole numbers in arrays are divided by")
-    truth.add_argument("--annotations", metavar="FILE", help="COCO annotations of the pictures")
-    truth.add_argument("--categories", metavar="A,B", type=_names, help="count these COCO categories only")
-    truth.add_argument(
-        "--columns", metavar="A,B", type=_names, help="columns of a text file: texts, then label"
-    )
-    reading = parser.add_argument_group("how outputs are read")
-    reading.add_argument(
-        "--decoder", metavar="NAME", help="how a detector's outputs are read (default: auto)"
-    )
-    reading.add_argument("--numbering", metavar="KIND", help="what class numbers are: auto, order or id")
-    reading.add_argument("--pooling", metavar="KIND", help="tokens to one vector: auto, mean, first or none")
-    reading.add_argument(
-        "--window", metavar="N", type=count, help="tokens in a window of text (default: 512)"
-    )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def _run(options: argparse.Namespace, console: Console) -> Answer:
-    import octavo
-    from octavo.reporting.evaluation import evaluation_table
+    from octavo.evaluation.evaluator import evaluate, evaluate_several
 
     check_report(options.report)
-    check_outputs(options.model, {"--report": options.report})
-    if options.column is not None and options.task != "agreement":
-        raise RecipeError("--column names no label; write --columns TEXT,LABEL.")
-    model, against = (options.model, None) if options.other is None else (options.other, options.model)
+    check_outputs(options, {"--report": options.report})
+    _check(options)
     batch, options.batch = options.batch, None
-    result = octavo.evaluate(
-        model,
-        _data(options),
-        options.task,
-        against=against,
-        samples=options.samples,
-        progress=console.progress,
-        batch=batch,
+    settings: dict[str, Any] = {
+        "samples": options.samples,
+        "progress": console.progress,
+        "batch": batch,
         **engine_options(options),
         **task_options(options, options.task),
+    }
+    data = _data(options)
+    results = (
+        evaluate_several([options.model, *options.others], data, options.task, **settings)
+        if options.others
+        else (evaluate(options.model, data, options.task, **settings),)
     )
-    data = result.to_dict()
-    text = evaluation_table(data, classes=options.per_class or 0)
+    answer = _answer(results, options)
     if options.report is not None:
-        write_text(options.report, _report(options.report, data, options.other or options.model))
-        text += f"\n\nwritten: {shown(options.report)}"
-    return Answer(text, data)
+        _write(options, results)
+        answer = Answer(f"{answer.text}\n\nwritten: {shown(options.report)}", answer.data)
+    return with_gates(answer, _gates(options, results))
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.column is not None and options.task != "agreement":
+        raise RecipeError("--column names no label; write --columns TEXT,LABEL.")
+    limits = limits_of(options)
+    names = ", ".join(f"--{name.replace('_', '-')}" for name in limits)
+    if limits and not options.others:
+        raise RecipeError(f"{names} compares with float; give two models: octavo evaluate FLOAT QUANTIZED.")
+    if "min_sqnr" in limits and options.task != "agreement":
+        raise RecipeError("--min-sqnr compares outputs; use it with --task agreement, or octavo compare.")
+    if "max_drop" in limits and options.task == "agreement":
+        raise RecipeError("--max-drop needs a task with labels, and agreement has none; use --min-sqnr.")
 
 
 def _data(options: argparse.Namespace) -> Any:
     """What the flags of data say; for labelled data, its place."""
-    return data_of(options) if options.task == "agreement" else options.data
+    if options.task == "agreement":
+        return data_of(options)
+    if given := given_flags(options, ("layout",)):
+        raise RecipeError(f"{given[0]} has no meaning for labelled data; transpose the arrays first.")
+    named = paths_of(options.data)
+    if not isinstance(named, str):
+        raise RecipeError(f"The task {options.task} takes its data from one place, not from {len(named)}.")
+    return named
 
 
-def task_options(options: argparse.Namespace, task: str) -> dict[str, Any]:
-    """The flags that are options of a task."""
-    names = _OWN if task == "agreement" else (*_OWN, *_FROM_DATA)
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+def _answer(results: tuple[Evaluation, ...], options: argparse.Namespace) -> Answer:
+    from octavo.reporting.evaluation_tables import evaluation_table, evaluations_table
+
+    plain = [result.to_dict() for result in results]
+    if len(plain) == 1:
+        return Answer(evaluation_table(plain[0], classes=options.per_class or 0), plain[0])
+    data = {"schema": 1, "kind": "evaluations", "reference": options.model, "evaluations": plain}
+    return Answer(evaluations_table(plain), data)
 
 
-def _report(path: str, data: dict[str, Any], model: str) -> str:
-    from octavo.reporting.evaluation import evaluation_markdown, evaluation_table
+def _write(options: argparse.Namespace, results: tuple[Evaluation, ...]) -> None:
+    from octavo.reporting.evaluation_tables import evaluation_markdown, evaluation_table, evaluations_table
+    from octavo.reporting.html import report
 
-    match Path(path).suffix.lower():
-        case ".html":
-            from octavo.reporting.html import report
+    plain = [result.to_dict() for result in results]
+    models = options.others or [options.model]
+    pages = [part for model, data in zip(models, plain, strict=True) for part in (model, data)]
+    write_report(
+        options.report,
+        _answer(results, options).data,
+        page=lambda: report(*pages),
+        markdown=lambda: "\n".join(
+            evaluation_markdown(data, f"Evaluation of {Path(data['model']).name}") for data in plain
+        ),
+        text=lambda: "\n\n".join(
+            [evaluations_table(plain)]
+            if len(plain) > 1
+            else [evaluation_table(plain[0], classes=len(plain[0]["per_class"]["model"]))]
+        ),
+    )
 
-            return report(model, data)
-        case ".json":
-            return as_json_text(data) + "\n"
-        case ".md":
-            return evaluation_markdown(data, f"Evaluation of {Path(data['model']).name}")
-        case _:
-            return evaluation_table(data, classes=len(data["per_class"]["model"])) + "\n"
+
+def _gates(options: argparse.Namespace, results: tuple[Evaluation, ...]) -> list[Gate]:
+    limits = limits_of(options)
+    if not limits:
+        return []
+    from octavo.tuning.gates import check_gates
+    from octavo.tuning.trial import Score
+
+    found: list[Gate] = []
+    for path, result in zip(options.others, results, strict=True):
+        score = None
+        if result.against_scores:
+            own, other = result.scores[0], result.against_scores[0]
+            score = Score(own.name, own.value, other.value, own.higher_is_better, own.percent)
+        data = data_of(options) if options.task == "agreement" else None
+        found += check_gates(
+            options.model,
+            path,
+            limits,
+            data=data,
+            samples=options.samples,
+            threads=options.threads,
+            score=score,
+        )
+    return found
 
 
 VERB = Verb(
     name="evaluate",
-    summary="measure how right a model is, alone or beside another one",
+    summary="measure how right a model is, alone or beside others",
     description="""\
-Measure a model on labelled data. With two models the second is held against the
-first on the same samples, and each difference has a 95 % confidence interval.
-Without labels, --task agreement says how often both models answer alike.""",
+Measure a model on labelled data. Further models are compared with the first on
+the same samples, and each difference has a 95 % confidence interval. Without
+labels, --task agreement says how often two models answer alike. With --max-drop,
+--min-sqnr, --min-speed or --max-size the exit code is 1 where one is not met.""",
     examples=(
         "octavo evaluate model.onnx --data val/ --preprocess imagenet",
         "octavo evaluate model.onnx model.int8.onnx --data val/ --preprocess imagenet --labels val.csv",
+        "octavo evaluate model.onnx a.onnx b.onnx --data val.npz --scale 255 --max-drop 1%",
         "octavo evaluate yolo.onnx yolo.int8.onnx --task detection --data val/ --annotations val.json",
         "octavo evaluate bert.onnx bert.int8.onnx --task text-classification --data dev.tsv",
         "octavo evaluate model.onnx model.int8.onnx --task agreement --data calib.npz",

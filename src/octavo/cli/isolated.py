@@ -11,7 +11,7 @@ from octavo.cli.console import Console
 from octavo.cli.verb import Answer
 
 _ENTRY = "octavo.cli.isolated:work"
-OUTPUTS = ("output", "report", "fix", "propose")
+OUTPUTS = ("output", "report", "fix", "propose", "card")
 
 
 def run(arguments: Sequence[str], options: argparse.Namespace, console: Console) -> Answer:
@@ -42,6 +42,7 @@ def run(arguments: Sequence[str], options: argparse.Namespace, console: Console)
         str(answer.get("text", "")),
         data if isinstance(data, dict) else {},
         code if isinstance(code, int) else 70,
+        str(answer.get("complaint", "")),
     )
 
 
@@ -61,7 +62,12 @@ def work(call: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> dic
     options = parse(call["arguments"])
     verb = next(one for one in VERBS if one.name == options.verb)
     answer = verb.run(options, _Remote(emit, options.quiet))
-    return {"text": answer.text, "data": answer.data if options.json else {}, "code": answer.code}
+    return {
+        "text": answer.text,
+        "data": answer.data if options.json else {},
+        "code": answer.code,
+        "complaint": answer.complaint,
+    }
 
 
 class _Remote(Console):

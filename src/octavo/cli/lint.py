@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from octavo.cli.console import Console
 from octavo.cli.data import add_threads
 from octavo.cli.paths import check_outputs, shown
 from octavo.cli.verb import Answer, Verb, as_json_text
+from octavo.errors import RecipeError
+
+if TYPE_CHECKING:
+    from octavo.targets import Target
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="the quantized ONNX model, by whatever tool")
+    parser.add_argument(
+        "models", metavar="MODEL", nargs="+", help="quantized ONNX models, made by whatever tool"
+    )
     parser.add_argument(
         "--target",
         metavar="NAME",
@@ -31,15 +38,31 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
     from octavo.targets import target
 
-    check_outputs(options.model, {"--fix": options.fix})
+    check_outputs(options, {"--fix": options.fix})
     sheet = target(options.target).at(options.threads)
-    found = octavo.lint(options.model, target=sheet, output=options.fix)
+    if len(options.models) > 1:
+        return _several(options, sheet)
+    model = options.models[0]
+    found = octavo.lint(model, target=sheet, output=options.fix)
     text = str(found)
+    if not found.findings and not octavo.inspect(model).quantized_ops:
+        text += "\nthe model is float: nothing in it is quantized, so only its float operators were checked"
     if options.fix is not None:
         text += f"\nwritten: {shown(options.fix)}"
     if options.sarif:
         return Answer(as_json_text(found.to_sarif()), found.to_sarif(), code=1 if found.errors else 0)
     return Answer(text, found.to_dict(), code=1 if found.errors else 0)
+
+
+def _several(options: argparse.Namespace, sheet: Target) -> Answer:
+    """One model after the other; the exit code is that of the worst."""
+    import octavo
+
+    if options.fix is not None or options.sarif:
+        raise RecipeError("--fix and --sarif are about one model; run octavo lint for each.")
+    found = [octavo.lint(model, target=sheet) for model in options.models]
+    data = {"schema": 1, "kind": "lints", "models": [one.to_dict() for one in found]}
+    return Answer("\n\n".join(map(str, found)), data, code=1 if any(one.errors for one in found) else 0)
 
 
 VERB = Verb(

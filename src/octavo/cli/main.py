@@ -14,61 +14,46 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from octavo._version import __version__
-from octavo.cli import (
-    bench,
-    calibrate,
-    compare,
-    doctor,
-    evaluate,
-    guarded,
-    inspect,
-    isolated,
-    lint,
-    ops,
-    plan,
-    prepare,
-    qat,
-    quantize,
-    report,
-    stats,
-    steps,
-    targets,
-)
+from octavo.cli import guarded, isolated
 from octavo.cli.console import Console
+from octavo.cli.data import separate_data
 from octavo.cli.verb import Answer, Verb, as_json_text
+from octavo.core.registry import load_entry
 from octavo.errors import OctavoError, RecipeError, closest
 
-VERBS: tuple[Verb, ...] = (
-    quantize.VERB,
-    qat.VERB,
-    plan.VERB,
-    calibrate.VERB,
-    stats.VERB,
-    doctor.VERB,
-    compare.VERB,
-    evaluate.VERB,
-    bench.VERB,
-    report.VERB,
-    prepare.VERB,
-    inspect.VERB,
-    lint.VERB,
-    ops.VERB,
-    targets.VERB,
-    steps.VERB,
+_VERBS = (  # modules of octavo.cli with a VERB, in the order in which they are listed
+    "quantize",
+    "qat",
+    "plan",
+    "calibrate",
+    "stats",
+    "doctor",
+    "compare",
+    "evaluate",
+    "bench",
+    "report",
+    "prepare",
+    "inspect",
+    "lint",
+    "ops",
+    "targets",
+    "steps",
 )
+VERBS: tuple[Verb, ...] = tuple(load_entry("octavo.cli", f"{module}:VERB") for module in _VERBS)
 
 FAULT, WRONG_REQUEST, UNFORESEEN, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 130, 141
 
 _EPILOG = """\
 examples:
-  octavo quantize model.onnx -o model.int8.onnx --data calib.npz
-  octavo plan model.onnx
-  octavo inspect model.int8.onnx
+  octavo quantize model.onnx --data calib.npz        writes model.int8.onnx
+  octavo evaluate model.onnx model.int8.onnx --data val/ --preprocess imagenet
+  octavo bench model.onnx model.int8.onnx
 
 'octavo VERB --help' explains a verb, with examples.
 """
@@ -78,6 +63,12 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are raised like any other wrong request."""
 
     def error(self, message: str) -> NoReturn:
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if choice is not None:
+            known = [name.strip("' ") for name in choice[2].split(",")]
+            named = message.partition(":")[0].removeprefix("argument ")
+            hint = closest(choice[1], known) or "."
+            message = f"{named} can't be {choice[1]!r}{hint} It is one of {', '.join(known)}"
         raise RecipeError(f"{message}; see '{self.prog} --help'.")
 
 
@@ -87,11 +78,11 @@ def parser() -> argparse.ArgumentParser:
     group = common.add_argument_group("common")
     for flag, text in (
         ("--json", "answer in JSON on standard output, with nothing else there"),
-        ("--quiet", "no remarks and no progress"),
+        ("--quiet", "no remarks and no progress; nothing at all from verbs that write a file"),
         ("--debug", "show tracebacks"),
         (
             "--isolate",
-            "run in a process of its own, with limits and without network: for files from strangers",
+            "run in a process of its own, with limits and without network: for untrusted files",
         ),
     ):
         group.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
@@ -119,6 +110,8 @@ def parser() -> argparse.ArgumentParser:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Arguments as options; an unknown flag is an error that names the closest one."""
     top = parser()
+    arguments = separate_data(arguments)
+    _refuse_unknown_verb(arguments)
     options, unknown = top.parse_known_args(arguments)
     if options.verb is None and not unknown:
         raise RecipeError(
@@ -133,7 +126,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for name in ("json", "quiet", "debug", "isolate"):
         setattr(options, name, getattr(options, name, False))
     options.limits = getattr(options, "limits", None)
+    options.command = list(arguments)
     return options
+
+
+def _refuse_unknown_verb(arguments: Sequence[str]) -> None:
+    """Raise where the first word is not a verb, with the verb that is closest to it."""
+    words = [word for word in arguments if not word.startswith("-")]
+    names = [verb.name for verb in VERBS]
+    if not words or words[0] in names or set(names) & set(words):
+        return
+    hint = closest(words[0], names) or f"; the verbs are {', '.join(names)}."
+    raise RecipeError(f"There is no verb {words[0]!r}{hint} See 'octavo --help'.")
 
 
 def _flags(top: argparse.ArgumentParser, verb: str | None) -> list[str]:
@@ -150,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     as_json, debug = "--json" in given, "--debug" in given
     console = Console(quiet="--quiet" in given)
     try:
+        if given[:1] == ["help"]:  # octavo help, octavo help VERB
+            given = [*given[1:2], "--help"]
         options = parse(given)
         verb = next(one for one in VERBS if one.name == options.verb)
         # Libraries that print must not get between a machine and its JSON.
@@ -159,7 +165,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 answer = verb.run(options, console)
         console.end_phase()
-        _print(answer, as_json)
+        if as_json or not (options.quiet and verb.makes_file):
+            _print(answer, as_json)
+        if answer.complaint:
+            _complain(answer.complaint)
     except BrokenPipeError:
         return _closed_pipe()
     except KeyboardInterrupt:
@@ -168,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         console.end_phase()
-        return guarded.stopped() or _failed(error, _code_of(error), as_json, debug)
+        return guarded.stopped() or _failed(error, _code_of(error), as_json, debug, _flags_of(given))
     return answer.code
 
 
@@ -178,11 +187,18 @@ def _code_of(error: Exception) -> int:
     return FAULT if isinstance(error, OctavoError) else UNFORESEEN
 
 
-def _failed(error: Exception, code: int, as_json: bool, debug: bool) -> int:
+def _flags_of(given: Sequence[str]) -> list[str]:
+    """The flags of the verb that a command line names."""
+    named = next((word for word in given if any(word == verb.name for verb in VERBS)), None)
+    return _flags(parser(), named)
+
+
+def _failed(error: Exception, code: int, as_json: bool, debug: bool, flags: Sequence[str] = ()) -> int:
     """Say what went wrong, and return the exit code."""
+    from octavo.cli.wording import in_flags
     from octavo.reporting.text import one_line
 
-    message = one_line(error)
+    message = in_flags(one_line(error), flags)
     if code == UNFORESEEN:
         advice = "this is a defect, please report it" if debug else "run again with --debug for the details"
         message = f"unexpected error: {type(error).__name__}: {message or 'no message'}; {advice}."

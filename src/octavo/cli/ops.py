@@ -15,7 +15,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     from octavo.ops.table import RULES
-    from octavo.reporting.tables import op_data, op_detail, op_table
+    from octavo.reporting.op_tables import op_data, op_detail, op_table
 
     if options.op is None:
         return Answer(op_table(RULES.values()), {"ops": [op_data(rule) for rule in RULES.values()]})

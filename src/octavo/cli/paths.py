@@ -2,44 +2,76 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
+from octavo.core.files import refuse_inputs, refuse_special
 from octavo.errors import OutputError, RecipeError
 
 REPORT_SUFFIXES = (".html", ".json", ".md", ".txt")
 
 
-def check_outputs(model: str, outputs: Mapping[str, str | None]) -> None:
-    """Refuse outputs (by flag) that are the model, one file twice, a folder, or in no folder that exists."""
+def model_outputs(options: argparse.Namespace) -> dict[str, str | None]:
+    """The files that a run which writes a model may write, by what they are called on the command line."""
+    output = options.output
+    found = {"-o": output, "--report": getattr(options, "report", None)}
+    if output is not None:
+        found["the weights beside -o,"] = f"{output}.data"
+    if getattr(options, "manifest", False):
+        found["--manifest"] = f"{output}.manifest.json"
+    return found
+
+
+def default_output(model: str, kind: str, suffix: str = ".onnx") -> str:
+    """Return where a result goes where no output is named: ``model.int8.onnx`` beside the model."""
+    path = Path(model)
+    return str(path.with_name(f"{path.stem}.{kind}{suffix}" if kind else f"{path.stem}{suffix}"))
+
+
+_POSITIONAL = ("model", "models", "quantized", "others", "files", "results")
+_INPUTS = (
+    *_POSITIONAL, "data", "evaluate_data", "recipe", "plan", "stats", "table",
+    "labels", "classes", "annotations", "tokenizer",
+)  # fmt: skip
+
+
+def check_outputs(options: argparse.Namespace, outputs: Mapping[str, str | None]) -> None:
+    """Refuse outputs (by flag) that the command reads, that are one file twice, or that can't be written."""
     seen: dict[Path, str] = {}
+    try:
+        refuse_inputs(outputs, _inputs(options))
+        for flag, name in outputs.items():
+            if name is not None:
+                refuse_special(Path(name), flag)
+    except OutputError as error:
+        raise RecipeError(str(error)) from error
     for flag, name in outputs.items():
         if name is None:
             continue
         path = Path(name)
-        if _same(path, Path(model)):
-            raise RecipeError(
-                f"{flag} {name} is the model itself, which is never overwritten; choose another name."
-            )
         place = path.resolve()
         if place in seen:
             raise RecipeError(
                 f"{flag} and {seen[place]} both say {name}; choose another name for one of them."
             )
         seen[place] = flag
-        if path.is_dir():
-            raise RecipeError(f"{flag} {name} is a folder; give the path of a file.")
         if not path.parent.is_dir():
             raise OutputError(
                 f"{flag} {name} can't be written: there is no folder {path.parent}; create it first."
             )
 
 
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return one.resolve() == other.resolve()
+def _inputs(options: argparse.Namespace) -> dict[str, str]:
+    """The files and folders that a command line says to read, by what it calls them."""
+    found: dict[str, str] = {}
+    for name in _INPUTS:
+        value = getattr(options, name, None)
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, str):
+                flag = "argument" if name in _POSITIONAL else f"--{name.replace('_', '-')}"
+                found[f"{flag} {len(found) + 1}" if flag in found else flag] = one
+    return found
 
 
 def check_report(name: str | None) -> None:
@@ -61,7 +93,7 @@ def shown(path: str | Path) -> str:
 
 def write_text(path: str, text: str) -> None:
     """Write a small file as a whole: beside, then renamed."""
-    from octavo.model.files import replacing
+    from octavo.core.files import replacing
 
     with replacing([Path(path)]) as (handle,):
         handle.write(text.encode("utf-8"))

@@ -9,7 +9,7 @@ from typing import Any
 from octavo.cli.console import Console
 from octavo.cli.data import add_threads
 from octavo.cli.paths import check_outputs, shown, write_text
-from octavo.cli.selection import add_selection, op_types, recipe_of, target_of
+from octavo.cli.selection import add_selection, changes_of
 from octavo.cli.verb import Answer, Verb
 from octavo.core import scratch
 
@@ -29,20 +29,16 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
-    from octavo.reporting.plans import plan_table
+    from octavo.reporting.plan_tables import plan_table
 
-    check_outputs(options.model, {"-o": options.output})
+    check_outputs(options, {"-o": options.output})
     more: dict[str, Any] = {"prepare": None} if options.no_prepare else {}
-    recipe = recipe_of(options, static=not options.dynamic)
     plan = octavo.plan(
         options.model,
-        recipe,
-        target=target_of(options, recipe),
+        options.recipe,
+        target=options.target,
         static=not options.dynamic,
-        style=options.format,
-        exclude=tuple(options.exclude),
-        include=tuple(options.include),
-        op_types=op_types(options),
+        **changes_of(options),
         threads=options.threads,
         **more,
     )

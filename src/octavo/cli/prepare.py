@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from octavo.cli.console import Console
-from octavo.cli.paths import check_outputs, shown
+from octavo.cli.paths import check_outputs, default_output, model_outputs, shown
 from octavo.cli.verb import Answer, Verb
 
 _SKIPS = {
@@ -19,7 +19,9 @@ _SKIPS = {
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the ONNX model; its file is never touched")
-    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="where the prepared model goes")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="where the prepared model goes (default: MODEL.prepared.onnx)"
+    )
     for name, (flag, text) in _SKIPS.items():
         parser.add_argument(flag, dest=name, action="store_false", help=text)
     parser.add_argument(
@@ -41,7 +43,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
 
-    check_outputs(options.model, {"-o": options.output})
+    options.output = options.output or default_output(options.model, "prepared")
+    check_outputs(options, model_outputs(options))
     wanted = octavo.PrepareOptions(
         opset=options.opset,
         runtime_optimization=options.runtime_optimization,
@@ -74,4 +77,5 @@ one is compared with. Preparing a prepared model changes nothing.""",
     ),
     arguments=_arguments,
     run=_run,
+    makes_file=True,
 )

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from octavo.cli.console import Console
 from octavo.cli.data import add_data, data_of
-from octavo.cli.paths import check_outputs, shown
+from octavo.cli.paths import check_outputs, default_output, model_outputs, shown
 from octavo.cli.verb import Answer, Verb
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the trained ONNX model; its file is never touched")
-    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="where the integer model goes")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="where the integer model goes (default: MODEL.int8.onnx)"
+    )
     parser.add_argument(
         "--format",
         choices=("qdq", "qoperator", "integer"),
@@ -39,7 +41,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
 
-    check_outputs(options.model, {"-o": options.output})
+    options.output = options.output or default_output(options.model, "int8")
+    check_outputs(options, model_outputs(options))
     result = octavo.convert_qat(
         options.model,
         data_of(options),
@@ -75,4 +78,5 @@ Round, Clip, Mul. --data is asked only for ranges that training left open.""",
     ),
     arguments=_arguments,
     run=_run,
+    makes_file=True,
 )

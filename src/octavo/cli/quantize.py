@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli import automatic
 from octavo.cli.console import Console
-from octavo.cli.data import add_data, add_stride, data_of
+from octavo.cli.data import add_data, add_stride, data_of, given_flags
 from octavo.cli.engine import add_engine, engine_options
-from octavo.cli.paths import check_outputs, check_report, shown, write_text
-from octavo.cli.selection import add_selection, op_types, recipe_of, target_of
-from octavo.cli.verb import Answer, Verb, as_json_text
+from octavo.cli.paths import check_outputs, check_report, default_output, model_outputs, shown, write_text
+from octavo.cli.reports import write_report
+from octavo.cli.requirements import (
+    NOT_MET,
+    add_effort,
+    add_requirements,
+    limits_of,
+    requirements_of,
+    with_gates,
+)
+from octavo.cli.selection import add_selection, changes_of, flags_of
+from octavo.cli.verb import Answer, Verb
+from octavo.core.effort import best_path
 from octavo.errors import RecipeError
 
 if TYPE_CHECKING:
     from octavo.result import Result
 
+_SAVES = 0.75  # of the float bytes; a result that is larger has most of its weights in float
+
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the ONNX model; its file is never touched")
-    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="where the quantized model goes")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="where the quantized model goes (default: MODEL.int8.onnx)"
+    )
     add_data(parser)
     add_selection(parser)
     more = parser.add_argument_group("more")
@@ -39,6 +53,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     more.add_argument("--report", metavar="FILE", help="write what was done, as .html, .md, .txt or .json")
     more.add_argument(
+        "--card",
+        metavar="FILE",
+        help="write a model card in Markdown: origin, figures, how to reproduce",
+    )
+    more.add_argument(
         "--manifest", action="store_true", help="write versions, recipe and fingerprints beside the model"
     )
     more.add_argument("--no-verify", action="store_true", help="do not check, load and run the result")
@@ -46,93 +65,132 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--no-prepare", action="store_true", help="take the model as it is: no shapes, no folding"
     )
     add_stride(more)
-    automatic.add_automatic(parser)
+    add_effort(parser)
+    add_requirements(parser, default=True)
     add_engine(parser)
 
 
 def _check(options: argparse.Namespace) -> None:
+    """Refuse flags that contradict each other, and outputs that can't be written, before any work is done."""
     check_report(options.report)
-    check_outputs(options.model, {"-o": options.output, "--report": options.report})
+    check_outputs(options, {**model_outputs(options), "--card": options.card})
+    if options.effort != "plain" or limits_of(options):
+        check_outputs(
+            options, {"the name for a result that misses its requirements,": str(best_path(options.output))}
+        )
     sources = [name for name in ("data", "stats", "table") if getattr(options, name) is not None]
     given = f"--{sources[0]}" if sources else None
     if options.table is not None and len(sources) > 1:
         raise RecipeError(f"--table takes the place of {given}; leave one of them out.")
-    if options.dynamic and given is not None and not options.steps:
+    if options.dynamic and given is not None and not options.steps and not limits_of(options):
         raise RecipeError(
             f"--dynamic needs no {given}: ranges are found while the model runs. Leave one of them out."
         )
-    if options.stored == "all" and given is not None:
-        raise RecipeError(f"--stored all quantizes nothing and needs no {given}; leave one of them out.")
-    if options.plan is None:
-        return
-    chosen = (
-        "recipe",
-        "dynamic",
-        "stored",
-        "format",
-        "target",
-        "weights",
-        "activations",
-        "per",
-        "method",
-        "op_types",
-        "steps",
-    )
-    clash = [
-        f"--{name.replace('_', '-')}" for name in (*chosen, "exclude", "include") if getattr(options, name)
-    ]
-    if clash:
+    if options.compressed == "all" and given is not None and not limits_of(options):
+        raise RecipeError(f"--compressed all quantizes nothing and needs no {given}; leave one of them out.")
+    if options.max_drop is not None and options.evaluate is None:
         raise RecipeError(
-            f"--plan has decided what {', '.join(clash)} would say; leave them out, or make a new plan."
+            "--max-drop is a loss in a task's metric; say which with --evaluate TASK, or use --min-sqnr."
         )
+    if options.plan is not None:
+        clash = flags_of(options) + given_flags(options, ("target",))
+        if options.effort not in (None, "plain"):
+            clash.append("--effort")
+        if clash:
+            raise RecipeError(
+                f"--plan has decided what {', '.join(clash)} would say; leave them out, or make a new plan."
+            )
+
+
+def _output(options: argparse.Namespace) -> str:
+    """Where the model goes where no -o says so: named by the type of its weights."""
+    if options.plan is not None:
+        return default_output(options.model, "quantized")
+    from octavo.pipeline.request import RecipeRequest
+
+    changes: Any = changes_of(options)
+    recipe, _ = RecipeRequest.of(options.recipe, options.target, changes).resolve(static=True)
+    return default_output(options.model, recipe.weights.qtype.name)
 
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
 
+    if options.output is None:
+        options.output = _output(options)
     _check(options)
     began = time.time()
-    if automatic.is_automatic(options):
-        return _choose(options, console, began)
-    stats = _stats(options)
-    static = options.data is not None or stats is not None
-    recipe = recipe_of(options, static=static)
-    if recipe is None and not static and options.plan is None:
-        console.note("no --data: ranges of activations are found while the model runs (dynamic quantization)")
     more: dict[str, Any] = {"prepare": None} if options.no_prepare else {}
+    stats = _stats(options)
+    if options.data is None and stats is None and options.plan is None and not flags_of(options):
+        console.note("no --data: ranges of activations are found while the model runs (dynamic quantization)")
     result = octavo.quantize(
         options.model,
         data_of(options),
-        recipe=recipe,
-        plan=options.plan,
-        target=target_of(options, recipe),
         output=options.output,
-        style=options.format,
-        exclude=tuple(options.exclude),
-        include=tuple(options.include),
-        op_types=op_types(options),
+        target=options.target,
+        recipe=options.recipe,
+        effort=options.effort,
         samples=options.samples,
-        verify=not options.no_verify,
+        plan=options.plan,
         stats=stats,
+        verify=not options.no_verify,
         stride=options.stride,
         histograms=options.report is not None and Path(options.report).suffix.lower() in (".html", ".json"),
         progress=console.progress,
+        **changes_of(options),
+        **requirements_of(options),
         **engine_options(options),
         **more,
     )
-    if recipe is None and not static and options.plan is None and not options.plain:
-        _remark_speed(options, console)
-    written = [shown(path) for path in _files(options.output, began)]
+    output = str(options.output if result.met else best_path(options.output))
+    _remark_speed(options, result, console)
+    _advise(options, result, console)
+    written = [shown(path) for path in _files(output, began)]
     if options.manifest:
-        written.append(shown(result.save_manifest(options.output)))
+        written.append(shown(result.save_manifest(output)))
     if options.report is not None:
-        _report(options, result)
+        _report(options, result, output)
         written.append(shown(options.report))
-    checked = " (not verified)" if options.no_verify else ""
-    return Answer(
-        f"{result.summary()}\nwritten: {', '.join(written)}{checked}",
-        {"written": written, "verified": not options.no_verify, **result.to_dict()},
+    if options.card is not None:
+        write_text(options.card, _card(options, result, output))
+        written.append(shown(options.card))
+    return with_gates(_answer(result, written, verified=not options.no_verify), result.gates)
+
+
+def _answer(result: Result, written: list[str], *, verified: bool) -> Answer:
+    """What was tried, what was chosen, and what it is."""
+    data: dict[str, Any] = {"written": written, "verified": verified, **result.to_dict()}
+    lines = f"{result.summary()}\nwritten: {', '.join(written)}{'' if verified else ' (not verified)'}"
+    if result.choice is None:
+        return Answer(lines, data)
+    missed = "" if result.met else f"requirement not met: {result.choice.reason}"
+    return Answer(f"{result.choice}\n\n{lines}", data, 0 if result.met else NOT_MET, missed)
+
+
+def _card(options: argparse.Namespace, result: Result, output: str) -> str:
+    from octavo.reporting.model_card import model_card
+
+    command = shlex.join(["octavo", *options.command])
+    return model_card(
+        result.to_dict(), result.manifest(), model=options.model, output=output, command=command
     )
+
+
+def _advise(options: argparse.Namespace, result: Result, console: Console) -> None:
+    """Say what looks wrong with the data, and that a model gains by data where it is left out."""
+    from octavo.cli.wording import in_flags
+    from octavo.data.plausibility import CHECK_DATA
+
+    for note in result.notes if result.choice is None else result.choice.notes:
+        if str(note).startswith(CHECK_DATA):
+            console.note(f"warning: {in_flags(str(note), ('--scale',))}")
+    is_small = result.bytes <= _SAVES * result.float_bytes
+    if options.data is None and not flags_of(options) and options.plan is None and not is_small:
+        console.note(
+            "most weights stay in float, as ranges that are found while the model runs pay off in few"
+            " operators of this model; give --data for static quantization"
+        )
 
 
 def _stats(options: argparse.Namespace) -> Any:
@@ -144,20 +202,18 @@ def _stats(options: argparse.Namespace) -> Any:
     return tables.as_stats(tables.load(options.table), options.model)
 
 
-def _choose(options: argparse.Namespace, console: Console, began: float) -> Answer:
-    """Try the ways that make sense, and keep the best."""
-    tuned, output = automatic.choose(options, console)
-    written = [shown(path) for path in _files(output, began)]
-    if options.manifest and tuned.result is not None:
-        written.append(shown(tuned.result.save_manifest(output)))
-    if options.report is not None:
-        automatic.write_report(options.report, tuned, output)
-        written.append(shown(options.report))
-    return automatic.answer(tuned, written)
-
-
-def _remark_speed(options: argparse.Namespace, console: Console) -> None:
-    """Say so where the result is slower than float: without data nothing else was tried."""
+def _remark_speed(options: argparse.Namespace, result: Result, console: Console) -> None:
+    """Say so where the result is slower than float on this machine."""
+    if result.choice is not None:
+        best = result.choice.best
+        if best is not None and best.speed is not None and best.speed.value < 1 and not best.runs_float:
+            advice = "" if result.choice.met else "; --min-speed 0 takes what is small and close all the same"
+            console.note(f"slower than float on this machine: {best.speed.value:.2f} × its speed{advice}")
+        return
+    if options.data is not None or options.stats or options.table or options.plan or flags_of(options):
+        return
+    if options.effort == "plain":
+        return
     from octavo.tuning.quick import quick_speed
 
     found = quick_speed(options.model, options.output, options.threads)
@@ -174,48 +230,55 @@ def _files(output: str, began: float) -> list[str]:
     return [output, str(beside)] if fresh else [output]
 
 
-def _report(options: argparse.Namespace, result: Result) -> None:
+def _report(options: argparse.Namespace, result: Result, output: str) -> None:
+    """Write what was tried and what came out, as the suffix says."""
     from octavo.reporting.html import details, report
-    from octavo.reporting.plans import plan_table
+    from octavo.reporting.plan_tables import plan_table
     from octavo.reporting.summary import markdown, summary
+    from octavo.reporting.trial_tables import trials_markdown
 
-    match Path(options.report).suffix.lower():
-        case ".html":
-            text = report(details.full(result, options.output))
-        case ".json":
-            text = as_json_text(details.full(result, options.output)) + "\n"
-        case ".md":
-            text = markdown(result, f"{Path(options.model).name} → {Path(options.output).name}")
-        case _:
-            text = f"{summary(result)}\n\n{plan_table(result.plan, tensors=True)}\n"
-    write_text(options.report, text)
+    choice = result.choice
+    full = details.full(result, output) if Path(options.report).suffix.lower() in (".html", ".json") else {}
+    title = Path(output).name if choice else f"{Path(options.model).name} → {Path(output).name}"
+    tried = f"\n\n{trials_markdown(choice.to_dict())}" if choice is not None else ""
+    first = f"{choice}\n\n" if choice is not None else ""
+    write_report(
+        options.report,
+        full,
+        page=lambda: report(full),
+        markdown=lambda: markdown(result, title) + tried,
+        text=lambda: f"{first}{summary(result)}\n\n{plan_table(result.plan, tensors=True)}",
+    )
 
 
 VERB = Verb(
     name="quantize",
     summary="quantize a model",
     description="""\
-Quantize a model. With --data a few sensible ways are tried (static, repaired,
-dynamic, mixed, layers left float), judged by samples that were held back and
-timed beside float; the best is written. Flags that fix the recipe, or --plain,
-take one way at once. Without --data ranges are found while the model runs
-(dynamic). Where a demand (--max-drop, --min-sqnr, --min-speed) is not met, the
-best goes to OUT.best.onnx and the exit code is 1.""",
+Quantize a model. With --data a few ways are tried (static, mixed, dynamic,
+compressed weights), compared with float on samples that calibration has not
+seen, and timed; the best is written. Flags that fix the recipe, or --effort
+plain, take one way. Without --data ranges of activations are found while the
+model runs (dynamic). Where a requirement (--max-drop, --min-sqnr, --min-speed,
+--max-size) is not met, the result goes to OUT.best.onnx and the exit code is 1.""",
+    makes_file=True,
     examples=(
-        "octavo quantize model.onnx -o model.int8.onnx --data calib.npz",
-        "octavo quantize model.onnx -o model.int8.onnx --data calib.npz --plain",
-        "octavo quantize model.onnx -o out.onnx --data pictures/ --preprocess imagenet --threads 4",
+        "octavo quantize model.onnx --data calib.npz",
+        "octavo quantize model.onnx -o model.int8.onnx --data calib.npz --effort plain",
+        "octavo quantize model.onnx -o out.onnx --data images/ --preprocess imagenet --threads 4",
+        "octavo quantize model.onnx -o out.onnx --data 'calib/*.npz' --scale 255 --layout nhwc",
         "octavo quantize model.onnx -o out.onnx --data val/ --evaluate classification --labels val.csv"
         " --max-drop 0.5%",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --min-sqnr 25 --time-limit 120",
         "octavo quantize bert.onnx -o bert.int8.onnx --dynamic",
-        "octavo quantize speech.onnx -o speech.int8.onnx --dynamic --stored rest",
-        "octavo quantize model.onnx -o small.onnx --stored all",
+        "octavo quantize speech.onnx -o speech.int8.onnx --dynamic --compressed rest",
+        "octavo quantize model.onnx -o small.onnx --compressed all",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --exclude 'op:Softmax' --exclude '/head/*'",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --method percentile:99.99",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --recipe recipe.yaml --report report.md",
         "octavo quantize model.onnx -o out.onnx --stats model.stats",
-        "octavo quantize model.onnx -o out.onnx --data calib.npz --weights int4 --per block:32",
+        "octavo quantize llm.onnx -o llm.int4.onnx --weights int4",
+        "octavo quantize llm.onnx -o out.onnx --weights int4 --data texts.txt --tokenizer tokenizer.json",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --steps equalize,rounding,bias-correction",
     ),
     arguments=_arguments,

@@ -23,28 +23,25 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
-    from octavo.reporting.html import figures, sides, write
-    from octavo.reporting.html.sources import readable
+    from octavo.reporting.html import sides, verdict, write
+    from octavo.reporting.html.report_parts import readable
 
     if Path(options.output).suffix.lower() != ".html":
         raise RecipeError(f"-o {options.output}: a report is a page; choose a name that ends in .html.")
-    for result in options.results:
-        check_outputs(result, {"-o": options.output})
+    check_outputs(options, {"-o": options.output})
     found = sides(options.results)
     size = write(found, options.output, options.title)
     with readable():
-        verdicts = [figures.verdict(side) for side in found]
-    lines = [
-        f"{side.name or 'result'}: {verdict['text']}" for side, verdict in zip(found, verdicts, strict=True)
-    ]
+        verdicts = [verdict.verdict(side) for side in found]
+    lines = [f"{side.name or 'result'}: {said['text']}" for side, said in zip(found, verdicts, strict=True)]
     return Answer(
         "\n".join([*lines, f"written: {shown(options.output)}"]),
         {
             "written": shown(options.output),
             "bytes": size,
             "results": [
-                {"name": side.name, "holds": list(side.parts), "verdict": verdict}
-                for side, verdict in zip(found, verdicts, strict=True)
+                {"name": side.name, "holds": list(side.parts), "verdict": said}
+                for side, said in zip(found, verdicts, strict=True)
             ],
         },
     )

@@ -1,19 +1,13 @@
-"""The flags that say what to quantize and how, shared by ``quantize`` and ``plan``; the recipe they make."""
+"""The flags that say what to quantize and how, shared by several verbs; the keywords they make."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from octavo.errors import RecipeError
 
-if TYPE_CHECKING:
-    from octavo.core.recipe import Recipe
-    from octavo.core.scheme import Scheme
-
-DEFAULT_TARGET = "ort-cpu"
-PRESET_NAMES = ("W8A8", "W8A16", "W8", "W4A16", "FP8")
+PRESET_NAMES = ("W8A8", "W8A16", "W8", "W4", "W4A16", "FP8")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
@@ -42,14 +36,16 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         "--dynamic", action="store_true", help="find activation ranges while the model runs: no data needed"
     )
     how.add_argument(
+        "--compressed",
         "--stored",
         choices=("rest", "all"),
-        help="store weights as int8 that run as float: rest, of what is not quantized; all: quantize nothing",
+        help="store weights of float layers as int8, dequantized at load: rest, of what is not quantized; "
+        "all: quantize nothing",
     )
     how.add_argument(
         "--format",
-        choices=("qdq", "qoperator", "integer"),
-        help="how quantized operators are spelled (default: the recipe's)",
+        metavar="NAME",
+        help="how quantized operators are written: qdq, qoperator or integer (default: the recipe's)",
     )
     how.add_argument(
         "--target", metavar="NAME", help="what the model will run on (default: ort-cpu; see octavo targets)"
@@ -60,7 +56,44 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--activations", metavar="TYPE", help="such a type, or 'dynamic', or 'none' for weights only"
     )
+    how.add_argument(
+        "--float",
+        metavar="TYPE",
+        help="16-bit floats for what is not quantized: fp16, bf16 or auto; computed in where the target does"
+        " that, else only stored; fp16:compute and fp16:storage say which. Alone it quantizes nothing",
+    )
+    how.add_argument(
+        "--io", choices=("keep", "half"), help="the type of the model's inputs and outputs (default: keep)"
+    )
     how.add_argument("--per", metavar="GRANULARITY", help="scales of weights: tensor, channel or block:SIZE")
+    blocks = parser.add_argument_group("weights in blocks, activations in float")
+    blocks.add_argument(
+        "--algorithm",
+        metavar="NAME",
+        help="rtn, furthest, hqq, k-quant, importance or gptq (default: importance with data, else k-quant)",
+    )
+    blocks.add_argument(
+        "--symmetric", choices=("yes", "no"), help="zero in the middle of the integers (default: by the type)"
+    )
+    blocks.add_argument(
+        "--accuracy-level",
+        type=int,
+        metavar="N",
+        help="of MatMulNBits: 4 computes with activations in 8 bits, 0 as the runtime likes (default: 4)",
+    )
+    blocks.add_argument(
+        "--head", metavar="BITS", help="of the product that makes the logits, or 'same' (default: 8)"
+    )
+    blocks.add_argument(
+        "--embeddings", metavar="BITS", help="of tables that are looked up, or 'float' (default: float)"
+    )
+    blocks.add_argument(
+        "--layer",
+        metavar="PATTERN=BITS",
+        action="append",
+        default=[],
+        help="bits of some layers, such as '*down_proj*=8' or '*=4/64' or 'NAME=float'; may be repeated",
+    )
     how.add_argument(
         "--method",
         metavar="METHOD",
@@ -73,137 +106,50 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def op_types(options: argparse.Namespace) -> tuple[str, ...] | None:
-    """``--op-types A,B`` as a tuple."""
-    if options.op_types is None:
-        return None
-    names = tuple(name.strip() for name in options.op_types.split(",") if name.strip())
-    if not names:
-        raise RecipeError("--op-types names no op type; write for example --op-types Conv,MatMul.")
-    return names
+_CHANGES = (
+    "weights",
+    "activations",
+    "per",
+    "symmetric",
+    "algorithm",
+    "accuracy_level",
+    "head",
+    "embeddings",
+    "method",
+    "steps",
+    "format",
+    "compressed",
+    "float",
+    "io",
+)
 
 
-def recipe_of(options: argparse.Namespace, *, static: bool) -> Recipe | None:
-    """The recipe that the flags ask for, or None where none of them says anything about it."""
-    from octavo.targets import target
-
-    if options.stored == "all":
-        return _only_stored(options)
-    changed = any(
-        getattr(options, name) is not None
-        for name in ("weights", "activations", "per", "method", "steps", "stored")
-    )
-    if options.recipe is not None:
-        named = _named(options.recipe)
-        return _changed(_dynamic(named) if options.dynamic else named, options)
-    if not changed and not options.dynamic:
-        return None
-    sheet = target(options.target or DEFAULT_TARGET)
-    static = static and not options.dynamic
-    return _changed(sheet.static_recipe if static else sheet.dynamic_recipe, options)
+def _pair(text: str) -> tuple[str, str]:
+    pattern, sign, bits = text.rpartition("=")
+    if not sign or not pattern:
+        raise RecipeError(f"--layer {text!r} is not PATTERN=BITS; write for example '*down_proj*=8'.")
+    return pattern, bits
 
 
-def _only_stored(options: argparse.Namespace) -> Recipe:
-    """The recipe that quantizes nothing; a flag that says what or how to quantize is a mistake beside it."""
-    from octavo.core.recipe import STORED
-
-    others = ("recipe", "dynamic", "format", "weights", "activations", "per", "method", "steps", "op_types")
-    clash = [f"--{name.replace('_', '-')}" for name in (*others, "include") if getattr(options, name)]
-    if clash:
-        raise RecipeError(
-            f"--stored all quantizes nothing, and {', '.join(clash)} would say how; leave one of them out, or"
-            " write --stored rest."
-        )
-    return STORED.but(target=options.target or DEFAULT_TARGET)
+def flags_of(options: argparse.Namespace) -> list[str]:
+    """The flags that were given of those that say what to quantize and how."""
+    names = ("recipe", "dynamic", *_CHANGES, "layer", "op_types", "exclude", "include")
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
 
 
-def target_of(options: argparse.Namespace, recipe: Recipe | None) -> str:
-    """The target that was asked for, or that the recipe names."""
-    if options.target is not None:
-        return str(options.target)
-    return recipe.target if recipe is not None else DEFAULT_TARGET
-
-
-def _named(name: str) -> Recipe:
-    """A preset in any case, or a file."""
-    from octavo.core.recipe import PRESETS, Recipe
-
-    for preset, recipe in PRESETS.items():
-        if preset.lower() == name.lower():
-            return recipe
-    if not Path(name).suffix and not Path(name).exists():
-        known = ", ".join(PRESETS)
-        raise RecipeError(f"--recipe {name!r} is neither a preset ({known}) nor a file that exists.")
-    return Recipe.load(name)
-
-
-def _dynamic(recipe: Recipe) -> Recipe:
-    """The recipe with ranges found at run time, which only the integer style can spell."""
-    from octavo.core.recipe import DynamicScheme, Style
-
-    if isinstance(recipe.activations, DynamicScheme):
-        return recipe
-    return recipe.but(activations=DynamicScheme(), style=Style.INTEGER)
-
-
-def _changed(recipe: Recipe, options: argparse.Namespace) -> Recipe:
-    from octavo.core.codec import parse_method
-    from octavo.core.granularity import parse
-    from octavo.core.qtypes import INT8
-    from octavo.core.scheme import Scheme
-
-    if options.activations == "dynamic":
-        recipe = _dynamic(recipe)
-    changes: dict[str, Any] = {}
-    weights = recipe.weights
-    if options.weights is not None:
-        weights = _typed(weights, options.weights)
-    if options.per is not None:
-        weights = weights.but(granularity=parse(options.per))
-    changes["weights"] = weights
-    if options.activations not in (None, "dynamic"):
-        changes["activations"] = _activations(recipe, options.activations)
-    activations = changes.get("activations", recipe.activations)
-    if options.method is not None:
-        if not isinstance(activations, Scheme):
-            raise RecipeError(
-                "--method says how ranges are read from calibration data, and nothing here is calibrated;"
-                " give --data, or leave --method out."
-            )
-        changes["activations"] = activations.but(method=_located("--method", parse_method, options.method))
-    if options.steps is not None:
-        changes["steps"] = tuple(name.strip() for name in options.steps.split(",") if name.strip())
-    if options.stored is not None:
-        changes["stored"] = INT8
-    return recipe.but(**changes)
-
-
-def _typed(scheme: Scheme, name: str) -> Scheme:
-    from octavo.core.qtypes import qtype
-
-    kind = qtype(name)
-    return scheme.but(qtype=kind, symmetric=kind.symmetric_by_default)
-
-
-def _activations(recipe: Recipe, name: str) -> Any:
-    from octavo.core.qtypes import qtype
-    from octavo.core.recipe import DynamicScheme
-    from octavo.core.scheme import Scheme
-
-    if name == "none":
-        return None
-    kind = qtype(name)
-    match recipe.activations:
-        case Scheme() as scheme:
-            return scheme.but(qtype=kind, symmetric=scheme.symmetric or kind.is_float)
-        case DynamicScheme():
-            return DynamicScheme(kind)
-        case _:
-            return Scheme(kind, symmetric=kind.is_float)
-
-
-def _located(flag: str, parse: Any, text: str) -> Any:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise RecipeError(f"{flag} {text!r} can't be read: {error}.") from error
+def changes_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The flags as the keywords that change a recipe."""
+    found = {name: getattr(options, name) for name in _CHANGES if getattr(options, name) is not None}
+    if "format" in found:
+        found["style"] = found.pop("format")
+    if "float" in found:
+        found["float_type"] = found.pop("float")
+    if "symmetric" in found:
+        found["symmetric"] = found["symmetric"] == "yes"
+    if options.layer:
+        found["layers"] = dict(_pair(text) for text in options.layer)
+    if options.dynamic:
+        found["activations"] = "dynamic"
+    if options.op_types is not None:
+        found["op_types"] = options.op_types
+    return {**found, "exclude": tuple(options.exclude), "include": tuple(options.include)}

@@ -24,11 +24,11 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
 def _merge(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
     from octavo.calibration.saved import load
-    from octavo.reporting.stats import stats_dict, stats_line
+    from octavo.reporting.statistics_tables import stats_dict, stats_line
 
     if options.output is None:
         raise RecipeError("stats merge needs -o: say where the merged statistics go.")
-    check_outputs(".", {"-o": options.output})
+    check_outputs(options, {"-o": options.output})
     merged = load(options.files[0])
     for number, name in enumerate(options.files[1:], 2):
         console.progress("merge", number, len(options.files))
@@ -45,7 +45,7 @@ def _merge(options: argparse.Namespace, console: Console) -> Answer:
 
 def _show(options: argparse.Namespace) -> Answer:
     from octavo.calibration.saved import load
-    from octavo.reporting.stats import stats_dict, stats_text
+    from octavo.reporting.statistics_tables import stats_dict, stats_text
 
     if len(options.files) != 1:
         raise RecipeError("stats show takes one file; merge them first, or show one after the other.")

@@ -14,7 +14,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     from octavo.algorithms.steps import NAMES, step_class
-    from octavo.reporting.steps import step_data, step_detail, step_table
+    from octavo.reporting.step_tables import step_data, step_detail, step_table
 
     if options.name is None:
         kinds = [step_class(name) for name in NAMES]

@@ -13,7 +13,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
-    from octavo.reporting.tables import target_data, target_detail, target_table
+    from octavo.reporting.op_tables import target_data, target_detail, target_table
     from octavo.targets import TARGETS, target
 
     if options.name is None:

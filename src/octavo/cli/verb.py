@@ -34,6 +34,7 @@ class Answer:
     text: str
     data: dict[str, Any] = field(default_factory=dict)
     code: int = 0  # the exit code
+    complaint: str = ""  # what is said on standard error, such as a requirement that is not met
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Verb:
     examples: tuple[str, ...]
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace, Console], Answer]
+    makes_file: bool = False  # its product is a file: with --quiet nothing is said
 
     def add_to(self, verbs: argparse._SubParsersAction[Any], parents: list[argparse.ArgumentParser]) -> None:
         """Register the verb's parser."""

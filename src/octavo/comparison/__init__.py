@@ -1,12 +1,14 @@
 """Comparing a float model with its quantized twin, and looking at a model before it is quantized.
 
-:mod:`.view` and :mod:`.spelling` give both models one shape, :mod:`.match` pairs them, :mod:`.run` goes
-through the data once, :mod:`.blame` and :mod:`.causes` say what is to blame and why, :mod:`.proposal` what to
-change. :mod:`.diagnosis` looks at a float model alone.
+:mod:`.signals` and :mod:`.lowered_operators` describe both models in the same terms, :mod:`.match` pairs
+them, :mod:`.data_pass` runs both on the data once, :mod:`.blame` and :mod:`.causes` find the tensor to blame
+and the reason, :mod:`.changes` lists the changes of a recipe that may help (:mod:`octavo.tuning.proposals`
+carries them out).
+:mod:`.comparing` is the verb; :mod:`.diagnosis` checks a float model alone.
 """
 
+from octavo.comparison.comparing import compare
 from octavo.comparison.diagnosis import Diagnosis, doctor
-from octavo.comparison.result import Change, Comparison, Culprit, TensorError
-from octavo.comparison.steps import compare
+from octavo.comparison.result import Change, Comparison, Culprit, TensorError, combined
 
-__all__ = ["Change", "Comparison", "Culprit", "Diagnosis", "TensorError", "compare", "doctor"]
+__all__ = ["Change", "Comparison", "Culprit", "Diagnosis", "TensorError", "combined", "compare", "doctor"]

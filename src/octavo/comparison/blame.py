@@ -15,15 +15,15 @@ import onnx_ir as ir
 
 from octavo.comparison import measure
 from octavo.comparison.constants import Array, is_constant, real
+from octavo.comparison.data_pass import PassSums, clipping
+from octavo.comparison.lowered_operators import weight
 from octavo.comparison.match import Matching, Pair, aligned
 from octavo.comparison.measure import Clipping
-from octavo.comparison.run import Seen, clipping
-from octavo.comparison.spelling import weight
-from octavo.comparison.view import operands
+from octavo.comparison.signals import operands
 from octavo.errors import ModelError
-from octavo.model import query
-from octavo.model.serialize import lowest_ir_version
-from octavo.model.session import Session, runtime_ir_limit
+from octavo.model.files.serialize import lowest_ir_version
+from octavo.model.graph import query
+from octavo.model.runtime.session import Session, runtime_ir_limit
 
 _EXPLAINED = 0.1  # of the local noise; less, and quantization is not what makes the result wrong
 BAD = 25.0  # dB; a better result is looked at closer only if it is the worst
@@ -39,7 +39,7 @@ class Blame:
     noise: float = 0.0
 
 
-def blames(found: Matching, seen: Seen, excess: Mapping[Pair, float], most: int) -> dict[Pair, Blame]:
+def blames(found: Matching, seen: PassSums, excess: Mapping[Pair, float], most: int) -> dict[Pair, Blame]:
     """The blame for the worst units; ``excess`` are dB that parameters of the same kind would gain there."""
     local = {p: e.sqnr for p, w in seen.pairs.items() if (e := w.local.errors(w.power)) is not None}
     scores = {p: sqnr - excess.get(p, 0.0) for p, sqnr in local.items()}
@@ -55,7 +55,9 @@ def blames(found: Matching, seen: Seen, excess: Mapping[Pair, float], most: int)
     return {p: b for p in worst if (b := _blame(found, seen, p, given)) is not None}
 
 
-def _blame(found: Matching, seen: Seen, pair: Pair, given: Mapping[ir.Value, list[Array]]) -> Blame | None:
+def _blame(
+    found: Matching, seen: PassSums, pair: Pair, given: Mapping[ir.Value, list[Array]]
+) -> Blame | None:
     try:
         alone = _Alone(found, pair)
     except ModelError:

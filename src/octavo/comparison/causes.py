@@ -26,12 +26,12 @@ import onnx_ir as ir
 
 from octavo.comparison.blame import Blame
 from octavo.comparison.constants import Array, is_constant, real, stored
+from octavo.comparison.data_pass import PassSums, TensorSums
+from octavo.comparison.lowered_operators import PRODUCTS, Unit
 from octavo.comparison.match import Matching, Pair
-from octavo.comparison.run import Seen, Watch
-from octavo.comparison.spelling import PRODUCTS, Unit
-from octavo.comparison.view import operands
+from octavo.comparison.signals import operands
 from octavo.comparison.weights import WeightError
-from octavo.model import query
+from octavo.model.graph import query
 from octavo.planning.hazards import MASK, RATIO
 
 _LOUD = 30.0  # peak over root mean square at which a range is made by outliers
@@ -57,7 +57,7 @@ class Finding:
 
 
 def explain(
-    blame: Blame, found: Matching, seen: Seen, weights: dict[tuple[Pair, int], WeightError]
+    blame: Blame, found: Matching, seen: PassSums, weights: dict[tuple[Pair, int], WeightError]
 ) -> Finding:
     """The cause of a unit's bad result."""
     unit = blame.pair.float_unit
@@ -74,7 +74,7 @@ def explain(
     return _activation(found, seen, signal, unit, _watch(found, seen, signal))
 
 
-def _unexplained(pair: Pair, watch: Watch) -> Finding:
+def _unexplained(pair: Pair, watch: TensorSums) -> Finding:
     """Where no tensor's quantization is the reason: an overflow, another kernel, or a lost step."""
     unit = pair.float_unit
     bias = unit.operands[2] if unit.kind in PRODUCTS and len(unit.operands) > 2 else None
@@ -85,8 +85,7 @@ def _unexplained(pair: Pair, watch: Watch) -> Finding:
     steps = ", ".join(node.op_type for node in pair.steps)
     text = f"quantization does not explain it: something of {steps} is missing or computed otherwise"
     execution = watch.execution.errors(watch.executed)
-    local = watch.local.errors(watch.power)
-    if execution is not None and local is not None and execution.sqnr < local.sqnr + 6:
+    if execution is not None and watch.is_changed_by_runtime:
         text = (
             "the runtime's optimized kernel computes something else than the graph says:"
             f" {execution.sqnr:.1f} dB between optimized and unoptimized execution"
@@ -107,7 +106,7 @@ def _stored_bias(pair: Pair) -> int:
     return int(np.abs(held.astype(np.int64)).max(initial=0)) if held.dtype == np.int32 else 0
 
 
-def _watch(found: Matching, seen: Seen, signal: ir.Value) -> Watch | None:
+def _watch(found: Matching, seen: PassSums, signal: ir.Value) -> TensorSums | None:
     f = found.float_view
     for pair, watch in seen.pairs.items():
         if f.signal(pair.target) is signal:
@@ -144,7 +143,9 @@ def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
     return "bits", text, "per channel" if w.scales <= 1 else "more bits"
 
 
-def _activation(found: Matching, seen: Seen, signal: ir.Value, reader: Unit, watch: Watch | None) -> Finding:
+def _activation(
+    found: Matching, seen: PassSums, signal: ir.Value, reader: Unit, watch: TensorSums | None
+) -> Finding:
     maker = found.float_view.maker.get(signal)
     name = signal.name or ""
     mask = _mask(found, signal)
@@ -165,7 +166,7 @@ def _activation(found: Matching, seen: Seen, signal: ir.Value, reader: Unit, wat
     return Finding(name, "activation", cause, text, wish, reader, maker, excess=excess(watch))
 
 
-def excess(watch: Watch | None) -> float:
+def excess(watch: TensorSums | None) -> float:
     """By how many dB a tensor's fixed range is worse than that of its values."""
     return watch.clipping.excess(watch.power) if watch is not None and watch.clipping is not None else 0.0
 
@@ -181,7 +182,7 @@ def _masked(found: Matching, mask: tuple[Unit, ir.Value, Array], scores: str, re
 
 
 def _range_cause(
-    found: Matching, seen: Seen, reader: Unit, maker: Unit | None, watch: Watch | None
+    found: Matching, seen: PassSums, reader: Unit, maker: Unit | None, watch: TensorSums | None
 ) -> tuple[str, str, str]:
     joined = next((u for u in (reader, maker) if u is not None and u.kind == "Concat"), None)
     unlike = _unlike(found, seen, joined) if joined is not None else None
@@ -243,7 +244,7 @@ def _is_stored(found: Matching, unit: Unit) -> bool:
     return any(v.producer() is not None or not query.is_float(v) for v in constant)
 
 
-def _unlike(found: Matching, seen: Seen, unit: Unit) -> tuple[float, float] | None:
+def _unlike(found: Matching, seen: PassSums, unit: Unit) -> tuple[float, float] | None:
     """The smallest and the largest magnitude that a Concat joins, if they are too far apart."""
     tops = []
     for _, operand in operands(unit):

@@ -10,19 +10,19 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo import calibration, planning
-from octavo.calibration.data import Data
-from octavo.calibration.findings import expects_small
 from octavo.core import kernels
 from octavo.core.affine import from_range
 from octavo.core.granularity import PerChannel, PerTensor
 from octavo.core.plan import Constant, Measured, Plan
+from octavo.core.requests import Histogram, Request
 from octavo.core.scheme import MinMax, Percentile, Scheme
-from octavo.core.stats import Need, Range, Stats
+from octavo.core.stats import Range, Stats
+from octavo.data.feeds import Data
 from octavo.errors import DataError
-from octavo.model import query
+from octavo.model.graph import query
+from octavo.model.prepare.kind import describe_kind
 from octavo.model.prepare.shapes import sympy_is_installed
-from octavo.model.samples import specs_of
-from octavo.model.session import runtime_opset_limit
+from octavo.model.runtime.session import runtime_opset_limit
 from octavo.planning import hazards
 from octavo.planning.resolve import weight_array
 from octavo.reporting.text import many
@@ -52,7 +52,10 @@ class Finding:
 
 
 def kind(model: ir.Model) -> Iterator[Finding]:
-    """What is quantized already."""
+    """What is unlike a plain float32 model, and what is quantized already."""
+    sentence = describe_kind(model)
+    if sentence is not None:
+        yield Finding(NOTE, "kind", "the model", sentence, "nothing")
     counts = query.classify(model)
     if counts.quantized:
         yield Finding(
@@ -145,7 +148,9 @@ def weights(model: ir.Model, plan: Plan) -> Iterator[Finding]:
             one, each = _both_ways(content, entry.scheme)
             if each < POOR:
                 text = f"8 bits hold it to {each:.0f} dB only: outliers beside small weights"
-                yield Finding(WARNING, "outliers", key.tensor, text, f"exclude {key.reader!r}, or use blocks")
+                yield Finding(
+                    WARNING, "outliers", key.tensor, text, f"exclude {key.consumer!r}, or use blocks"
+                )
             elif each - one > GAIN:
                 per_tensor.append((key.tensor, one, each))
     if per_tensor:
@@ -193,15 +198,13 @@ def with_data(
     looked = dict.fromkeys([*wanted, *(name for names in joins.values() for name in names)])
     looked = looked or dict.fromkeys(v.name or "" for v in model.graph.inputs if query.is_float(v))
     try:
-        source = calibration.Watched(data, specs_of(model), limit=limit, small=expects_small(model))
+        source = calibration.FingerprintedSamples.of(data, model, limit=limit)
         stats = calibration.collect(
-            model, dict.fromkeys(looked, Need(histogram=True)), source, threads=threads, progress=tell
+            model, dict.fromkeys(looked, Request(Histogram())), source, threads=threads, progress=tell
         )
     except DataError as error:
         return [Finding(ERROR, "data", "calibration data", str(error), "repair the data")], 0
-    found = [
-        Finding(WARNING, "data", "calibration data", text, "check the samples") for text in source.findings
-    ]
+    found = [Finding(WARNING, "data", "calibration data", text, "check the samples") for text in source.notes]
     if stats.samples < ENOUGH:
         text = f"{many(stats.samples, 'sample')} make poor ranges"
         found.append(Finding(NOTE, "data", "calibration data", text, "use 32 to 128 samples of real use"))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.core.kernels import unpack4
-from octavo.model import query
+from octavo.model.graph import query
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from octavo import planning
-from octavo.calibration.data import Data
 from octavo.comparison import checks
 from octavo.comparison.checks import ERROR, LEAST_OPSET, NOTE, WARNING, Finding, Progress
-from octavo.comparison.forms import prepared
+from octavo.comparison.float_forms import prepared
+from octavo.data.feeds import Data
 from octavo.errors import ModelError
-from octavo.model import io, query
-from octavo.reporting.doctor import diagnosis_table
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.reporting.findings import diagnosis_table
 from octavo.targets import target as find_target
 
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
@@ -46,7 +47,7 @@ class Diagnosis:
         }
 
     def __str__(self) -> str:
-        return diagnosis_table(self.model, self.findings)
+        return diagnosis_table(self.model, [asdict(finding) for finding in self.findings])
 
 
 def doctor(
@@ -67,7 +68,8 @@ def doctor(
     except ModelError as error:
         found.append(Finding(ERROR, "model", name, str(error), "start from another model"))
         return _ordered(name, found)
-    plan = planning.build(ready, find_target("ort-cpu").static_recipe, find_target("ort-cpu"))
+    target = find_target("ort-cpu")
+    plan = planning.build(ready, planning.policy_for(target.static_recipe, target))
     found += [*checks.shapes(ready), *checks.masks(ready), *checks.weights(ready, plan)]
     count = 0
     if data is not None:

@@ -21,14 +21,14 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.comparison.constants import Array, is_constant, numbers
+from octavo.comparison.lowered_operators import Unit, weight
 from octavo.comparison.match import Matching, Pair, aligned
-from octavo.comparison.spelling import Unit, weight
-from octavo.comparison.view import View
+from octavo.comparison.signals import View
 from octavo.core import metrics
 from octavo.errors import OctavoError
-from octavo.model import query
-from octavo.model.edit import Editor, set_constant
-from octavo.model.session import NO_SPINNING, Session, sample_inputs
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor, set_constant
+from octavo.model.runtime.session import NO_SPINNING, Session, sample_inputs
 
 _BAD = 30.0  # dB; a weight that is closer than this needs no explanation
 _GAIN = 6.0  # dB that factors have to explain at least

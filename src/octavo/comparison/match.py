@@ -2,7 +2,7 @@
 
 Both graphs are walked from their inputs. A unit of the quantized model is matched with a unit of the same
 kind that reads the same signals at the same places; where several do (queries, keys and values of one input),
-equal names and then the content of weights decide. A clamp that the quantized range has absorbed, and a bias
+equal names and then the content of weights decide. A clamp that is fused into the quantized range, and a bias
 that one model adds by itself and the other within its product, are stepped over. Equal names help where the
 walk is stuck, and never where they contradict the kinds.
 """
@@ -16,10 +16,10 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.comparison.constants import Array, is_constant
-from octavo.comparison.spelling import COMMUTE, PRODUCTS, Unit, weight
-from octavo.comparison.view import View, operands
+from octavo.comparison.lowered_operators import COMMUTE, PRODUCTS, Unit, weight
+from octavo.comparison.signals import View, operands
 from octavo.core import metrics
-from octavo.model import query
+from octavo.model.graph import query
 
 _CLAMPS = frozenset({"Relu", "Clip"})
 _LOOK = 1 << 14  # weights looked at when several units could be meant
@@ -170,7 +170,7 @@ class _Matcher:
     def _exits(
         self, other: Unit, unit: Unit
     ) -> tuple[ir.Value, ir.Value, tuple[ir.Node, ...], tuple[ir.Node, ...]]:
-        """Where both units give the same: behind a bias that one adds by itself, and absorbed clamps."""
+        """Where both units give the same: behind a bias that one adds by itself, and fused clamps."""
         target, twin = other.outputs[0], unit.outputs[0]
         steps, more = list(other.nodes), []
         if unit.kind in PRODUCTS:
@@ -183,13 +183,13 @@ class _Matcher:
                 target = add.outputs[0]
                 self.taken.add(add)
                 steps.append(add.node)
-        while (clamp := self._absorbed(target, twin)) is not None:
+        while (clamp := self._fused(target, twin)) is not None:
             self.taken.add(clamp)
             target = clamp.outputs[0]
             steps.append(clamp.node)
         return target, twin, tuple(steps), tuple(more)
 
-    def _absorbed(self, target: ir.Value, twin: ir.Value) -> Unit | None:
+    def _fused(self, target: ir.Value, twin: ir.Value) -> Unit | None:
         """The clamp behind a float tensor that the quantized model has no node for."""
         readers = self.f.readers.get(self.f.signal(target), [])
         if len(readers) != 1 or readers[0][0].kind not in _CLAMPS or self.f.signal(target) in self.f.leaving:

@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from octavo.comparison.constants import is_constant
 from octavo.comparison.match import Matching, Pair
-from octavo.comparison.view import is_copy
-from octavo.model import query
-from octavo.model.serialize import lowest_ir_version
-from octavo.model.session import runtime_ir_limit
+from octavo.comparison.signals import is_copy
+from octavo.model.files.serialize import lowest_ir_version
+from octavo.model.graph import query
+from octavo.model.runtime.session import runtime_ir_limit
 
 
 class _NoSourceError(Exception):

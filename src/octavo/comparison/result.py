@@ -10,11 +10,11 @@ from octavo.comparison.measure import Errors
 from octavo.comparison.weights import WeightError
 from octavo.core import codec
 from octavo.core.recipe import Override, Recipe
-from octavo.errors import OctavoError
-from octavo.reporting import comparison as text
-from octavo.reporting.html.notebook import table_html
+from octavo.reporting.comparison_tables import comparison_line, comparison_markdown, comparison_table
+from octavo.reporting.data_frames import data_frame
+from octavo.reporting.notebook import table_html
 
-SCHEMA = 1  # the version of what to_dict() gives
+SCHEMA = 2  # the version of what to_dict() gives
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,21 @@ class Change:
     overrides: tuple[Override, ...] = ()
     exclude: tuple[str, ...] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "text": self.text,
+            "overrides": [codec.encode(override) for override in self.overrides],
+            "exclude": list(self.exclude),
+        }
+
 
 @dataclass(frozen=True)
 class Culprit:
-    """A tensor that makes a result wrong, by how much, why, and what to change."""
+    """A tensor that makes a result wrong, by how much, why, and changes that may help, the likeliest first.
+
+    :func:`octavo.propose` carries the changes out and says what they gain.
+    """
 
     tensor: str
     kind: str  # "weight", "activation", or "operator"
@@ -61,7 +72,12 @@ class Culprit:
     sqnr: float
     cause: str
     text: str
-    change: Change
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def change(self) -> Change:
+        """The likeliest change; one that changes nothing where no setting of a recipe helps."""
+        return self.changes[0] if self.changes else Change("no setting of a recipe concerns it")
 
 
 @dataclass(frozen=True)
@@ -71,9 +87,10 @@ class OutputError:
     name: str
     errors: Errors | None
     execution: Errors | None
+    interval: tuple[float, float] | None = None  # 95 %, of the SQNR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """A float model and its quantized twin, compared; prints as a table."""
 
@@ -88,12 +105,9 @@ class Comparison:
     tensors: tuple[TensorError, ...]
     weights: tuple[WeightError, ...]
     culprits: tuple[Culprit, ...]
-    base: Recipe
+    base: Recipe  # that the model was made by
+    is_recorded: bool = False  # whether the model carries that recipe; else it was read off the model
     notes: tuple[str, ...] = ()
-
-    def proposal(self, most: int | None = None) -> Recipe:
-        """The recipe that the model seems to be made by, with the changes for its worst culprits."""
-        return combined(self.base, [culprit.change for culprit in self.culprits[:most]])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; docs/compare.md says what each key holds."""
@@ -111,29 +125,27 @@ class Comparison:
             "tensors": [asdict(tensor) for tensor in self.tensors],
             "weights": [{**asdict(weight), "rounding": weight.rounding} for weight in self.weights],
             "notes": list(self.notes),
-            "proposal": self.proposal().to_dict(),
+            "recipe": self.base.to_dict(),
+            "is_recorded": self.is_recorded,
         }
 
     def to_pandas(self) -> Any:
         """The tensors, in the order of the network, as a data frame."""
-        try:
-            import pandas
-        except ImportError:
-            raise OctavoError(
-                "to_pandas() needs pandas, which is not installed: pip install pandas."
-            ) from None
-        return pandas.json_normalize([asdict(tensor) for tensor in self.tensors])
+        return data_frame([asdict(tensor) for tensor in self.tensors])
 
     def table(self, top: int = 10) -> str:
         """The culprits and the worst tensors, as text."""
-        return text.comparison_table(self, top)
+        return comparison_table(self.to_dict(), top)
 
     def markdown(self, top: int = 20) -> str:
         """The same in Markdown."""
-        return text.markdown(self, top)
+        return comparison_markdown(self.to_dict(), top)
 
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {comparison_line(self.to_dict())}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -148,15 +160,9 @@ def combined(recipe: Recipe, changes: Sequence[Change]) -> Recipe:
 
 
 def _culprit(culprit: Culprit) -> dict[str, Any]:
-    change = culprit.change
+    names = ("tensor", "kind", "node", "op_type", "sqnr", "cause", "text")
     return {
-        **{
-            name: getattr(culprit, name)
-            for name in ("tensor", "kind", "node", "op_type", "sqnr", "cause", "text")
-        },
-        "change": {
-            "text": change.text,
-            "overrides": [codec.encode(override) for override in change.overrides],
-            "exclude": list(change.exclude),
-        },
+        **{name: getattr(culprit, name) for name in names},
+        "change": culprit.change.to_dict(),
+        "changes": [change.to_dict() for change in culprit.changes],
     }

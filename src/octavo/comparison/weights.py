@@ -9,11 +9,11 @@ import onnx_ir as ir
 
 from octavo.comparison import constants, measure
 from octavo.comparison.constants import Array
+from octavo.comparison.lowered_operators import Unit, channel_axis, scale_of, weight
 from octavo.comparison.match import Matching, Pair, aligned, weight_pairs
 from octavo.comparison.measure import Errors
-from octavo.comparison.spelling import Unit, channel_axis, scale_of, weight
 from octavo.core.qtypes import QType, from_onnx
-from octavo.model import query
+from octavo.model.graph import query
 
 _HALF, _ROUGHLY = 0.51, 0.9  # steps: what is further off was cut
 

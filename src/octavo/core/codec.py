@@ -22,13 +22,13 @@ import numpy as np
 
 from octavo.core import granularity as grain
 from octavo.core.qtypes import QType, qtype
-from octavo.core.scheme import METHODS, Method
+from octavo.core.scheme import METHODS, Method, all_methods
 from octavo.errors import OctavoError, RecipeError, closest
 
 
 def method_text(method: Method) -> str | dict[str, Any]:
     """``minmax``, ``percentile:99.99``, or a mapping where a method has more than one setting."""
-    name = next(n for n, c in METHODS.items() if isinstance(method, c))
+    name = method.name
     changed = {
         f.name: getattr(method, f.name)
         for f in dataclasses.fields(method)
@@ -51,12 +51,13 @@ def parse_method(data: Any, path: str = "") -> Method:
         _expect(isinstance(data, str), path, "a calibration method, by name or as {name: settings}", data)
         name, _, number = data.partition(":")
         settings = {"percent": number} if number else {}
-    if name not in METHODS:
+    known = METHODS if name in METHODS else all_methods()
+    if name not in known:
         raise RecipeError(
-            f"{_prefix(path)}{_shown(name)} is no calibration method{closest(_text(name), METHODS) or '.'}"
-            f" Known: {', '.join(METHODS)}."
+            f"{_prefix(path)}{_shown(name)} is not a calibration method{closest(_text(name), known) or '.'}"
+            f" Known: {', '.join(known)}."
         )
-    method: Method = decode(METHODS[name], settings, _below(path, name))
+    method: Method = decode(known[name], settings, _below(path, name))
     return method
 
 
@@ -64,7 +65,7 @@ def encode(value: Any) -> Any:
     """Plain data that :func:`decode` turns back into the same value."""
     if isinstance(value, (QType, grain.PerTensor, grain.PerChannel, grain.PerBlock)):
         return str(value)
-    if type(value) in METHODS.values():
+    if isinstance(value, Method):
         return method_text(value)
     if isinstance(value, Enum):
         return value.value
@@ -101,6 +102,8 @@ def decode(kind: Any, data: Any, path: str = "") -> Any:
     """The value of type ``kind`` that ``data`` describes; errors name the place by its path."""
     if kind is QType:
         return _parse_qtype(data, path)
+    if kind is Method:
+        return parse_method(data, path)
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         return _decode_union(kind, data, path)
@@ -169,7 +172,7 @@ def _decode_dataclass(kind: type, data: Any, path: str) -> Any:
     _expect(isinstance(data, Mapping), path, "a mapping of settings", data)
     hints = _hints(kind)
     values = {}
-    for key, item in data.items():
+    for key, item in current_names(kind.__name__, data, path).items():
         if key == "kind" and item == kind.__name__ and getattr(kind, "TAGGED", False):
             continue
         place = _below(path, key)
@@ -181,6 +184,17 @@ def _decode_dataclass(kind: type, data: Any, path: str) -> Any:
         if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
             raise RecipeError(f"{_below(path, field.name)}: missing; it has no default.")
     return _located(lambda given: kind(**given), values, path)
+
+
+def current_names(kind: str, data: Mapping[Any, Any], path: str = "") -> Mapping[Any, Any]:
+    """Return the mapping with the keys that have been renamed since under the names that they have today."""
+    renamed = RENAMED.get(kind)
+    if renamed is None or renamed.keys().isdisjoint(data):
+        return data
+    for old, new in renamed.items():
+        if old in data and new in data:
+            raise RecipeError(f"{_below(path, old)}: this is the former name of {new!r}; remove one of them.")
+    return {renamed.get(key, key): item for key, item in data.items()}
 
 
 def _decode_enum(kind: type[Enum], data: Any, path: str) -> Enum:
@@ -269,6 +283,20 @@ def _hints(kind: type) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
 
+# Keys of files that earlier versions have written, by class: the former name, and the present one.
+RENAMED: dict[str, dict[str, str]] = {
+    "Override": {"readers": "consumers"},
+    "Plan": {"absorbed": "fused", "guards": "barriers", "spelling": "writing", "stored": "compressed"},
+    "Quantized": {"form": "lowering"},
+    "Recipe": {
+        "absorb_activations": "fuse_clamps",
+        "at_run_time": "dynamic_nodes",
+        "spelling": "writing",
+        "stored": "compressed",
+    },
+    "Shared": {"reader": "consumer"},
+}
+
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 80
 _BRIEF.maxlevel = 2
@@ -276,5 +304,5 @@ _NAMES = {str: "text", int: "a whole number", bool: "true or false"}
 # Unions with a short spelling of their own, by their members: ``Method | None`` is Method, for a value.
 _LEAVES: dict[frozenset[Any], Callable[[Any, str], Any]] = {
     frozenset(typing.get_args(grain.Granularity)): _parse_granularity,
-    frozenset(typing.get_args(Method)): parse_method,
+    frozenset({Method}): parse_method,
 }

@@ -1,8 +1,9 @@
-"""Loading sympy when it is first needed.
+"""sympy is loaded when it is first used.
 
-onnx-ir imports sympy for arithmetic with the names of dimensions, which Octavo does not do. It takes as long
-to load as onnx. While onnx-ir is being imported a lazy module stands in for it, which loads itself for
-whoever uses it first.
+onnx-ir imports sympy for arithmetic with the names of dimensions, which Octavo does not do. It takes 0.25 s
+of the 0.43 s that ``import onnx_ir`` takes (``python -X importtime``). While onnx-ir is being imported, a
+lazy module stands in for it. One that lies in ``sys.modules`` beforehand would not do: the import statement
+asks it for its specification, and that loads it.
 """
 
 from __future__ import annotations
@@ -18,19 +19,18 @@ _PUT_OFF = ("sympy", "onnx_ir._symbolic_shapes")  # the second uses the first wh
 
 
 class _Finder:
-    """Finds what onnx-ir imports and seldom uses, with a way to load it later; nothing else."""
+    """Finds the modules that are loaded later, while onnx-ir is being imported, and nothing else."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """How to load a module lazily; None leaves it to the other finders."""
+        """Return how to load a module lazily, or None to leave it to the other finders."""
         if name not in _PUT_OFF or not _is_loading(sys.modules.get(_PACKAGE)):
             return None
         found = PathFinder.find_spec(name, path)
-        if found is not None and hasattr(found.loader, "exec_module") and found.loader is not None:
+        if found is not None and found.loader is not None and hasattr(found.loader, "exec_module"):
             found.loader = importlib.util.LazyLoader(found.loader)
-            return found
-        return None
+        return found
 
 
 def _is_loading(module: ModuleType | None) -> bool:
@@ -38,6 +38,6 @@ def _is_loading(module: ModuleType | None) -> bool:
 
 
 def install() -> None:
-    """Do so from now on."""
+    """Put sympy off from now on, unless onnx-ir is loaded already."""
     if _PACKAGE not in sys.modules and not any(isinstance(one, _Finder) for one in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

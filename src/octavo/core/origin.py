@@ -15,7 +15,7 @@ from octavo.errors import TableError
 
 Span: TypeAlias = tuple[int, int]  # from the first sample up to, but not including, the last number
 
-_MODULUS = 1 << 128
+MODULUS = 1 << 128  # of fingerprints of data
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Origin:
 
     ``model`` is the fingerprint of the model as it was given, ``prepare`` how it was prepared. ``needs`` says
     for each tensor what was asked. ``spans`` are the samples that went in, ``data`` the sum of their marks
-    (:func:`octavo.calibration.watched.mark`), which no order changes. ``source`` names the whole of the data,
+    (:func:`octavo.data.fingerprints.mark`), which no order changes. ``source`` names the whole of the data,
     where that has a name.
     """
 
@@ -60,7 +60,7 @@ class Origin:
                 f"Samples {shared[0]} to {shared[1] - 1} are in both statistics and would be counted twice; "
                 "merge files of different shards."
             )
-        return replace(self, spans=joined(self.spans + other.spans), data=(self.data + other.data) % _MODULUS)
+        return replace(self, spans=joined(self.spans + other.spans), data=(self.data + other.data) % MODULUS)
 
     def check_model(self, model: str, prepare: str, where: str) -> None:
         """Refuse another model, or the same one prepared otherwise."""
@@ -93,7 +93,7 @@ class Origin:
         needs = {str(name): str(need) for name, need in data["needs"].items()}
         number = int(data["data"], 16)
         apart = all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
-        if joined(spans) != spans or not apart or not 0 <= number < _MODULUS:
+        if joined(spans) != spans or not apart or not 0 <= number < MODULUS:
             raise ValueError("impossible samples")
         return cls(str(data["model"]), str(data["prepare"]), needs, spans, number, str(data["source"]))
 

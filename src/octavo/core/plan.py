@@ -1,7 +1,7 @@
 """A plan says, tensor by tensor, what will be done and why; emitters only write it out.
 
-An entry sits on a *tensor* (``Key(name)``: the value itself is quantized, every reader and a graph
-output see it) or on an *edge* (``Key(name, reader)``: only that node sees it quantized, the others keep
+An entry sits on a *tensor* (``Key(name)``: the value itself is quantized, every consumer and a graph
+output see it) or on an *edge* (``Key(name, consumer)``: only that node sees it quantized, the others keep
 the float value). An edge over a tensor that has an entry is a conversion from the one to the other.
 Mixed precision needs nothing more.
 
@@ -23,26 +23,33 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from octavo.core import codec
 from octavo.core.bounded import read_bytes
 from octavo.core.files import replacing
 from octavo.core.granularity import PerBlock
 from octavo.core.qtypes import UINT8, QType
-from octavo.core.recipe import Spelling, Style
+from octavo.core.recipe import FloatType, Style, WriteOptions
 from octavo.core.scheme import Method, MinMax, Scheme
 from octavo.errors import RecipeError, TableError, closest
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from octavo.core.plan_edits import Settings
+
+GRAPH_OUTPUT = ""  # in place of a consumer: what the graph gives out; no node has this name
+
 
 class Key(NamedTuple):
-    """A tensor, or one reader's view of it."""
+    """A tensor, or one consumer's view of it."""
 
     tensor: str
-    reader: str | None = None
+    consumer: str | None = None
 
     def __str__(self) -> str:
-        return self.tensor if self.reader is None else f"{self.tensor} → {self.reader}"
+        return self.tensor if self.consumer is None else f"{self.tensor} → {self.consumer}"
 
 
 @dataclass(frozen=True)
@@ -70,12 +77,12 @@ class Shared:
 
     TAGGED: ClassVar[bool] = True
     tensor: str
-    reader: str | None = None
+    consumer: str | None = None
 
     @property
     def key(self) -> Key:
         """Whose parameters these are."""
-        return Key(self.tensor, self.reader)
+        return Key(self.tensor, self.consumer)
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ class Constant:
 
     TAGGED: ClassVar[bool] = True
     scheme: Scheme
-    algorithm: str = "rtn"
+    algorithm: str | None = None  # of octavo.algorithms.weights; None: rounded to nearest
     range: tuple[float, float] | None = None
     channel_ranges: tuple[tuple[float, float], ...] | None = None
 
@@ -135,22 +142,44 @@ class Skipped:
 class Quantized:
     """A node that is quantized.
 
-    ``form`` is the operator that it becomes (the same one, in QDQ). A linear layer spelled MatMul + Add is
-    one: ``bias_add`` is the Add that goes into it. An ``absorbed`` Relu or Clip is one whose effect the
-    quantized range has already, so that it can go.
+    ``lowering`` is the operator that it becomes (the same one, in QDQ). A linear layer written as MatMul and
+    Add is one node here: ``bias_add`` is the Add that goes into it.
     """
 
     op_type: str
-    form: str
+    lowering: str
     bias_add: str | None = None
+    accuracy_level: int = 4  # of MatMulNBits: 4 rounds activations to 8 bits, block by block
 
 
 @dataclass(frozen=True)
-class Stored:
+class Compressed:
     """A weight that is stored in integers and read as float: Cast and Mul, folded at load, restore it."""
 
     scheme: Scheme
     saves: int  # bytes
+
+
+@dataclass(frozen=True)
+class HalfStorage:
+    """Float weights stored in 16 bits: a Cast, folded at load, restores them; ``kept`` gives reasons."""
+
+    TAGGED: ClassVar[bool] = True
+    float_type: FloatType
+    weights: tuple[str, ...]
+    kept: dict[str, str] = field(default_factory=dict)  # initializers that stay float32 → why
+
+
+@dataclass(frozen=True)
+class HalfCompute:
+    """Float nodes computed in 16 bits, with Casts where float32 begins; ``kept`` gives reasons."""
+
+    TAGGED: ClassVar[bool] = True
+    float_type: FloatType
+    nodes: tuple[str, ...]
+    kept: dict[str, str] = field(default_factory=dict)  # nodes that stay float32 → why
+    masks: tuple[str, ...] = ()  # constants whose values are raised into the range
+    io: bool = False  # inputs and outputs of the model too
 
 
 @dataclass(frozen=True)
@@ -160,23 +189,28 @@ class Plan:
     style: Style
     entries: dict[Key, Entry]
     nodes: dict[str, Quantized]
-    absorbed: dict[str, str] = field(default_factory=dict)  # node → why nothing is lost
+    fused: dict[str, str] = field(default_factory=dict)  # node → why nothing is lost
     skipped: tuple[Skipped, ...] = ()
-    guards: tuple[str, ...] = ()  # float layers among quantized values; the runtime must not round them
+    barriers: tuple[str, ...] = ()  # float layers among quantized values; the runtime must not round them
     notes: tuple[str, ...] = ()
-    spelling: Spelling = field(default_factory=Spelling)
+    writing: WriteOptions = field(default_factory=WriteOptions)
     rounded: tuple[tuple[str, str | None], ...] = ()  # keys that float readers see rounded too
-    stored: dict[str, Stored] = field(default_factory=dict)  # initializers whose readers stay float
+    compressed: dict[str, Compressed] = field(default_factory=dict)  # initializers whose readers stay float
+    half: HalfStorage | HalfCompute | None = None  # 16-bit floats where nothing is quantized
 
     @property
     def opset(self) -> int:
-        """The default opset that writing this takes: 13 for scales per channel, 19 and 21 for newer types."""
-        found = 13
-        for entry in self.entries.values():
+        """The default opset that writing this takes: 13 for scales per channel, 21 and 25 for newer types."""
+        found = 1
+        for key, entry in self.entries.items():
+            node = self.nodes.get(key.consumer or "")
+            if node is not None and node.lowering in _IN_BYTES and _lies_in_bytes(entry, node):
+                continue
+            found = max(found, 13)
             if isinstance(entry, Measured | Bounded | Fixed | Constant):
                 blocks = isinstance(entry.scheme.granularity, PerBlock)
                 found = max(found, entry.scheme.qtype.min_opset, 21 if blocks else 0)
-        return found
+        return found if self.entries else 13
 
     def needs(self) -> dict[str, Method]:
         """The tensors that calibration has to look at, and the method that will read them.
@@ -205,16 +239,16 @@ class Plan:
             entry = self.entries.get(key)
         return key
 
-    def lookup(self, tensor: str, reader: str) -> Key | None:
-        """The key under which this reader sees this tensor, or None where it sees the float value."""
-        for key in (Key(tensor, reader), Key(tensor)):
+    def lookup(self, tensor: str, consumer: str) -> Key | None:
+        """The key under which this node sees this tensor, or None where it sees the float value."""
+        for key in (Key(tensor, consumer), Key(tensor)):
             if key in self.entries:
                 return key
         return None
 
     def edges(self) -> Iterator[tuple[Key, Entry]]:
-        """Entries that concern one reader only."""
-        return ((key, entry) for key, entry in self.entries.items() if key.reader is not None)
+        """The entries that concern one consumer only."""
+        return ((key, entry) for key, entry in self.entries.items() if key.consumer is not None)
 
     def counts(self) -> Counter[str]:
         """How many nodes of each op type are quantized."""
@@ -226,14 +260,17 @@ class Plan:
             "octavo_plan": 1,
             "style": self.style.value,
             "nodes": {name: codec.encode(node) for name, node in self.nodes.items()},
-            "entries": [[key.tensor, key.reader, codec.encode(entry)] for key, entry in self.entries.items()],
-            "absorbed": dict(self.absorbed),
+            "entries": [
+                [key.tensor, key.consumer, codec.encode(entry)] for key, entry in self.entries.items()
+            ],
+            "fused": dict(self.fused),
             "skipped": [codec.encode(s) for s in self.skipped],
-            "guards": list(self.guards),
+            "barriers": list(self.barriers),
             "notes": list(self.notes),
-            **({"spelling": codec.encode(self.spelling)} if self.spelling != Spelling() else {}),
+            **({"writing": codec.encode(self.writing)} if self.writing != WriteOptions() else {}),
             **({"rounded": [list(key) for key in self.rounded]} if self.rounded else {}),
-            **({"stored": codec.encode(self.stored)} if self.stored else {}),
+            **({"compressed": codec.encode(self.compressed)} if self.compressed else {}),
+            **({"half": codec.encode(self.half)} if self.half is not None else {}),
         }
 
     @classmethod
@@ -241,6 +278,7 @@ class Plan:
         """The plan that :meth:`to_dict` wrote, perhaps edited since."""
         if not isinstance(data, dict) or data.get("octavo_plan") != 1:
             raise TableError("This is no plan of version 1; make one with 'octavo plan MODEL -o plan.json'.")
+        data = codec.current_names("Plan", data)
         known = {"octavo_plan": int, **_FILE}
         for name in data:
             if name not in known:
@@ -259,14 +297,49 @@ class Plan:
             raise TableError(f"The plan can't be read: {error}") from error
         rows = parts.pop("entries")
         plan = cls(entries={Key(tensor, reader): entry for tensor, reader, entry in rows}, **parts)
-        plan._check(rows)
-        return plan
-
-    def _check(self, rows: list[tuple[str, str | None, Entry]]) -> None:
-        """What a file may have got wrong though each of its lines can be read."""
-        if len(rows) > len(self.entries):
+        if len(rows) > len(plan.entries):
             twice = Counter(Key(*row[:2]) for row in rows).most_common(1)[0][0]
             raise TableError(f"The plan has two entries for {twice}; remove one of them.")
+        plan.check()
+        return plan
+
+    def keep_float(self, *patterns: str) -> Plan:
+        """A plan in which the nodes that match (a name, a glob, or ``op:TYPE``) stay in float."""
+        from octavo.core import plan_edits
+
+        return plan_edits.keep_float(self, patterns)
+
+    def without(self, *tensors: str) -> Plan:
+        """A plan without the entries of the tensors that match (names or globs): they stay in float."""
+        from octavo.core import plan_edits
+
+        return plan_edits.without(self, tensors)
+
+    def set(self, tensor: str, consumer: str | None = None, **settings: Unpack[Settings]) -> Plan:
+        """A plan with other settings for the tensors that match, or for one consumer's view of them.
+
+        ``qtype``, ``granularity``, ``symmetric``, ``method``, ``range``, ``scale`` with ``zero_point``.
+        """
+        from octavo.core import plan_edits
+
+        return plan_edits.set_tensor(self, tensor, consumer, settings)
+
+    def check(self) -> None:
+        """Raise :class:`~octavo.errors.TableError` where parts of the plan contradict each other."""
+        elsewhere = {one.node: "skipped" for one in self.skipped} | dict.fromkeys(self.fused, "fused")
+        for name in self.nodes:
+            if name in elsewhere:
+                raise TableError(
+                    f"The plan has {name!r} among its nodes and among those {elsewhere[name]}; remove one of"
+                    " the two."
+                )
+        consumers = {GRAPH_OUTPUT, *self.nodes, *(one.bias_add for one in self.nodes.values())}
+        for key, _ in self.edges():
+            if key.consumer not in consumers:
+                raise TableError(
+                    f"The plan has an entry for {key}, but {key.consumer!r} is not among its nodes; add it"
+                    " there, or remove all of its entries: plan.keep_float() does that."
+                )
         for key, entry in self.entries.items():
             if isinstance(entry, Shared) and entry.key not in self.entries:
                 raise TableError(
@@ -314,18 +387,36 @@ class Plan:
             raise TableError(f"Plan {path}: {error}") from error
 
 
+def current_names(data: dict[str, Any]) -> dict[str, Any]:
+    """Return plain data of a plan, which an earlier version may have written, under the keys of today."""
+    plain = dict(codec.current_names("Plan", data))
+    nodes = plain.get("nodes") or {}
+    return plain | {"nodes": {name: codec.current_names("Quantized", node) for name, node in nodes.items()}}
+
+
+_IN_BYTES = ("MatMulNBits", "GatherBlockQuantized")  # operators that hold integers in bytes, at any opset
+
+
+def _lies_in_bytes(entry: Entry, node: Quantized) -> bool:
+    """Whether a weight needs no type that came with a later opset: tables of 4 bits do."""
+    return node.lowering != "GatherBlockQuantized" or (
+        isinstance(entry, Constant) and entry.scheme.qtype.bits == 8
+    )
+
+
 # What a plan file holds, key by key.
 _FILE: dict[str, Any] = {
     "style": Style,
     "nodes": dict[str, Quantized],
     "entries": list[tuple[str, str | None, Entry]],
-    "absorbed": dict[str, str],
+    "fused": dict[str, str],
     "skipped": tuple[Skipped, ...],
-    "guards": tuple[str, ...],
+    "barriers": tuple[str, ...],
     "notes": tuple[str, ...],
-    "spelling": Spelling,
+    "writing": WriteOptions,
     "rounded": tuple[tuple[str, str | None], ...],
-    "stored": dict[str, Stored],
+    "compressed": dict[str, Compressed],
+    "half": HalfStorage | HalfCompute,
 }
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.core.granularity import Granularity, PerTensor
 from octavo.core.qtypes import FLOAT8_MAX, QType
+
+if TYPE_CHECKING:
+    from octavo.core.blocks import BlockMatrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,16 +23,18 @@ class QParams:
     zero_point: npt.NDArray[Any]  # in qtype.dtype
     qtype: QType
     granularity: Granularity = field(default_factory=PerTensor)
+    matrix: BlockMatrix | None = None  # the integers that a weight algorithm chose; None: rounded to nearest
 
     def same_as(self, other: QParams) -> bool:
         """Whether both describe the same mapping, bit for bit."""
         return self.identity == other.identity
 
     @property
-    def identity(self) -> tuple[QType, Granularity, np.dtype[Any], bytes, bytes]:
+    def identity(self) -> tuple[QType, Granularity, np.dtype[Any], bytes, bytes, int]:
         """Equal where the mapping is the same, bit for bit; what dictionaries find parameters by."""
         scale = self.scale
-        return self.qtype, self.granularity, scale.dtype, scale.tobytes(), self.zero_point.tobytes()
+        numbers = scale.tobytes(), self.zero_point.tobytes()
+        return self.qtype, self.granularity, scale.dtype, *numbers, id(self.matrix)
 
     @property
     def real_range(self) -> tuple[float, float]:

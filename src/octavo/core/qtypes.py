@@ -11,6 +11,8 @@ int16      -32768 … 32767    -32767 … 32767   -16384 … 16384
 uint16     0 … 65535         0 … 65535        0 … 32767
 int4       -8 … 7            -8 … 7           -4 … 3
 uint4      0 … 15            0 … 15           0 … 7
+int2       -2 … 1            -2 … 1           -1 … 0
+uint2      0 … 3             0 … 3            0 … 1
 =========  ================  ===============  ===============
 """
 
@@ -72,6 +74,8 @@ class QType:
 
         QuantizeLinear takes float8 from 19 on, but the runtime moves a Transpose past it, which does from 21.
         """
+        if self.bits == 2:
+            return 25
         return 10 if self.bits in (8, 32) and not self.is_float else 21
 
     def __hash__(self) -> int:
@@ -87,6 +91,9 @@ class QType:
         return f"qtype({self.name!r})"
 
 
+# 2 bits are for weights in blocks alone
+INT2 = QType("int2", 2, True, 26, np.dtype(ml_dtypes.int2))
+UINT2 = QType("uint2", 2, False, 25, np.dtype(ml_dtypes.uint2))
 INT4 = QType("int4", 4, True, 22, np.dtype(ml_dtypes.int4))
 UINT4 = QType("uint4", 4, False, 21, np.dtype(ml_dtypes.uint4))
 INT8 = QType("int8", 8, True, 3, np.dtype(np.int8))
@@ -102,13 +109,15 @@ _REDUCED = {
     "uint8": (0, 127),
     "int16": (-16384, 16384),
     "uint16": (0, 32767),
+    "int2": (-1, 0),
+    "uint2": (0, 1),
     "int4": (-4, 3),
     "uint4": (0, 7),
     "int32": (-(2**30), 2**30),
 }
 
 QTYPES: dict[str, QType] = {t.name: t for t in (INT4, UINT4, INT8, UINT8, INT16, UINT16, FLOAT8E4M3FN)}
-_ALL = {**QTYPES, INT32.name: INT32}
+_ALL = {**QTYPES, **{t.name: t for t in (INT2, UINT2, INT32)}}
 _BY_ONNX = {t.onnx: t for t in _ALL.values()}
 _SPELLINGS = dict.fromkeys(("fp8", "float8", "float8_e4m3fn", "e4m3"), FLOAT8E4M3FN.name)
 

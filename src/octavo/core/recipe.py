@@ -23,15 +23,35 @@ from octavo.core import codec
 from octavo.core.bounded import read_bytes
 from octavo.core.files import replacing
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
-from octavo.core.qtypes import FLOAT8E4M3FN, INT4, INT8, UINT8, UINT16, QType
-from octavo.core.scheme import Distribution, Method, Scheme
+from octavo.core.qtypes import FLOAT8E4M3FN, INT8, UINT4, UINT8, UINT16, QType, qtype
+from octavo.core.scheme import Distribution, Method, Scheme, refuse_unknown_fields
 from octavo.errors import RecipeError, closest
 
 Pattern: TypeAlias = str | Callable[[Any], bool]
 
 
+class FloatType(Enum):
+    """A 16-bit float type for what is not quantized."""
+
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True)
+class HalfPrecision:
+    """16-bit floats where nothing is quantized. ``compute`` None follows the target.
+
+    A target whose kernels compute in the type gets a graph in it; for another one weights are stored in it
+    and restored at load. ``io`` changes the types of the model's inputs and outputs too.
+    """
+
+    float_type: FloatType
+    compute: bool | None = None
+    io: bool = False
+
+
 class Style(Enum):
-    """How a quantized operator is spelled in the graph."""
+    """How quantized operators are written in the graph."""
 
     QDQ = "qdq"  # float operators between QuantizeLinear and DequantizeLinear; the runtime fuses
     QOPERATOR = "qoperator"  # QLinearConv, QLinearMatMul, …
@@ -72,14 +92,14 @@ class Override:
     range: tuple[float, float] | None = None
     scale: tuple[float, ...] | None = None
     zero_point: tuple[int, ...] | None = None
-    readers: tuple[str, ...] | None = None  # only for these nodes; absent: for every reader
+    consumers: tuple[str, ...] | None = None  # only for these nodes; absent: for every consumer
     channel_ranges: tuple[tuple[float, float], ...] | None = None  # a range for each channel
 
     def __post_init__(self) -> None:
         _set_tuple(self, "range", float)
         _set_tuple(self, "scale", float)
         _set_tuple(self, "zero_point", operator.index)
-        _set_tuple(self, "readers", str)
+        _set_tuple(self, "consumers", str)
         what = f"Override of {self.tensor!r}"
         if (self.scale is None) != (self.zero_point is None):
             raise RecipeError(f"{what}: scale and zero_point go together; give both or none.")
@@ -105,6 +125,9 @@ class Override:
             )
 
 
+_COMMA_LISTS = ("op_types", "steps", "float_outputs")  # names that have no comma in them
+
+
 def _set_tuple(owner: Any, name: str, kind: Callable[[Any], Any] | None = None) -> None:
     """Make a field of a frozen value a tuple, of plain numbers: one item needs no brackets."""
     value = getattr(owner, name)
@@ -112,6 +135,8 @@ def _set_tuple(owner: Any, name: str, kind: Callable[[Any], Any] | None = None) 
         return
     if isinstance(value, np.ndarray):
         value = value.ravel().tolist()
+    if isinstance(value, str) and name in _COMMA_LISTS:
+        value = [part.strip() for part in value.split(",") if part.strip()]
     if isinstance(value, str) or not isinstance(value, Iterable):
         value = (value,)
     try:
@@ -139,6 +164,7 @@ class Listing:
     constant_weights_only: bool = False  # a MatMul of two activations stays float
     subgraphs: bool = False  # nodes inside If, Loop and Scan as well
     room_for_biases: bool = True  # a weight's scale is raised where its int32 bias would not fit
+    unfused_blocks: bool = False  # 8-bit weights in blocks too, which only unoptimized sessions take
     symmetric_channels: bool = False  # weights with a scale for each channel are symmetric in any case
     tensors: tuple[str, ...] = ()  # quantized though no node asks for it
     shared: tuple[tuple[str, str], ...] = ()  # a tensor, and the one whose parameters it takes
@@ -156,12 +182,48 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Spelling:
-    """Which of several ways that mean the same a model is written in."""
+class LayerWeights:
+    """Other settings for the weights of the nodes that a pattern means: what is None stays the recipe's."""
 
+    nodes: str  # a name, a glob, re:… or op:…
+    qtype: QType | None = None
+    block: int | None = None
+    algorithm: str | None = None
+    keep_float: bool = False
+
+
+@dataclass(frozen=True)
+class WeightOnly:
+    """How weights in blocks are quantized where activations stay float, beside their scheme.
+
+    The accuracy level of MatMulNBits says what the kernel computes in: 4 (the default) rounds activations to
+    8 bits, block by block, which makes decoding about 1.6 times as fast; 0 leaves it to the runtime.
+    """
+
+    algorithm: str = "auto"  # name:option=value:…; auto: importance where there is data, else k-quant
+    accuracy_level: int = 4
+    head: QType | None = None  # of the product that makes an output, such as logits; None: as the others
+    embeddings: QType | None = None  # of tables that are looked up; None: they stay float
+    table_axis: int = -1  # along which the blocks of a table run
+    whole_columns: bool = False  # QDQ: a block is all that one output is computed from
+    layers: tuple[LayerWeights, ...] = ()
+
+    def __post_init__(self) -> None:
+        _set_tuple(self, "layers")
+        if self.accuracy_level not in range(5):
+            raise RecipeError(f"accuracy_level is 0, 1, 2, 3 or 4, not {self.accuracy_level}.")
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """Choices between graphs that compute the same."""
+
+    format: str = ""  # name of an output format that is planned like the recipe's style; "": the style itself
     domain: str = ""  # of QuantizeLinear and DequantizeLinear
     dedicated: bool = False  # each reader has a pair of these to itself
     float_weights: bool = False  # weights are stored in float and quantized in the model
+    columns_transposed: bool = False  # symmetric weights with a block a column: [N, K] and a Transpose
+    group_names: bool = False  # parts of weights in blocks are named with their block size
     explicit: bool = False  # zero points that are zero too; scales and zero points in typed fields
 
 
@@ -182,43 +244,76 @@ class Recipe:
     exclude: tuple[Pattern, ...] = ()
     overrides: tuple[Override, ...] = ()
     quantize_bias: bool = True
-    absorb_activations: bool = True
+    fuse_clamps: bool = True
     quantize_embeddings: bool = True
     calibration_samples: int | None = None
     listing: Listing = field(default_factory=Listing)
-    spelling: Spelling = field(default_factory=Spelling)
+    writing: WriteOptions = field(default_factory=WriteOptions)
     steps: tuple[str, ...] = ()  # of ``octavo steps``, with options behind colons
-    at_run_time: tuple[str, ...] = ()  # linear layers of a static model whose inputs have no fixed range
-    stored: QType | None = None  # of the weights of layers that stay float: int8, restored at load
+    dynamic_nodes: tuple[str, ...] = ()  # linear layers of a static model whose inputs have no fixed range
+    weight_only: WeightOnly = field(default_factory=WeightOnly)
+    compressed: QType | None = None  # of the weights of layers that stay float: int8, restored at load
+    half: HalfPrecision | None = None  # what is not quantized, in 16 bits instead of 32
 
     def __post_init__(self) -> None:
-        for name in ("op_types", "include", "exclude", "overrides", "steps", "at_run_time"):
+        for name in ("op_types", "include", "exclude", "overrides", "steps", "dynamic_nodes"):
             _set_tuple(self, name)
+        self._read_names()
         if self.calibration_samples is not None and self.calibration_samples < 1:
             raise RecipeError(
                 f"{self.calibration_samples} calibration samples measure nothing; ask for one or more, or"
                 " leave calibration_samples out to use all."
             )
-        if self.stored not in (None, INT8):
+        if self.compressed not in (None, INT8):
             raise RecipeError(
-                f"stored: weights that run as float are stored as int8, not as {self.stored}; write int8"
-                " or null."
+                f"compressed: weights of float layers are stored as int8, not as {self.compressed}; write"
+                " int8 or null."
             )
 
+    def _read_names(self) -> None:
+        """Take what is given by name or as plain data: a type of weights, a style, a list of overrides."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        read = {
+            name: codec.decode(kind, given[name], name)
+            for name, kind in _PLAIN_FIELDS.items()
+            if isinstance(given[name], str | dict)
+        }
+        for name, scheme_of in (("weights", weight_scheme), ("activations", activation_scheme)):
+            if isinstance(given[name], str):
+                read[name] = scheme_of(None, given[name])
+        read["overrides"] = tuple(
+            codec.decode(Override, one, "overrides") if isinstance(one, dict) else one
+            for one in given["overrides"]
+        )
+        read["target"] = getattr(given["target"], "name", given["target"])  # of a datasheet
+        for name, value in read.items():
+            object.__setattr__(self, name, value)
+
     def but(self, **changes: Any) -> Recipe:
-        """A copy with some fields changed."""
-        for key in changes:
-            if key not in self.__dataclass_fields__:
-                known = self.__dataclass_fields__
-                raise RecipeError(
-                    f"A recipe has no {key!r}{closest(key, known) or '.'} Known: {', '.join(known)}."
-                )
+        """A copy with some fields changed.
+
+        Types of weights and activations may be given by name: ``W8A8.but(activations="int8")`` changes the
+        type and leaves the rest of the scheme as it is.
+        """
+        changes = dict(codec.current_names("Recipe", changes))
+        refuse_unknown_fields("A recipe", self.__dataclass_fields__, changes)
+        if isinstance(changes.get("weights"), str):
+            changes["weights"] = weight_scheme(self.weights, changes["weights"])
+        if isinstance(changes.get("activations"), str):
+            if changes["activations"] == "dynamic" and not isinstance(self.activations, DynamicScheme):
+                changes.setdefault("style", Style.INTEGER)
+            changes["activations"] = activation_scheme(self.activations, changes["activations"])
         return replace(self, **changes)
 
     @property
     def is_static(self) -> bool:
         """Whether activations have parameters that calibration has to find."""
         return isinstance(self.activations, Scheme)
+
+    @property
+    def is_weight_only(self) -> bool:
+        """Whether weights are in blocks and activations stay float."""
+        return self.activations is None and isinstance(self.weights.granularity, PerBlock)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; a callable among the patterns can't be written and is an error."""
@@ -239,7 +334,7 @@ class Recipe:
 
     def _changed_by(self, changes: dict[str, Any]) -> Recipe:
         merged = self.to_dict()
-        for key, value in changes.items():
+        for key, value in codec.current_names("Recipe", changes).items():
             old = merged.get(key)
             merged[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
         recipe: Recipe = codec.decode(Recipe, merged)
@@ -279,6 +374,38 @@ class Recipe:
             file.write(text.encode())
 
 
+_PLAIN_FIELDS: dict[str, Any] = {
+    "style": Style,
+    "placement": Placement,
+    "compressed": QType,
+    "listing": Listing,
+    "writing": WriteOptions,
+}
+
+
+def weight_scheme(current: Scheme | None, name: str) -> Scheme:
+    """The scheme of weights with the type of this name; one scale for each channel where none is known."""
+    kind = qtype(name)
+    base = current if current is not None else Scheme(kind, PerChannel())
+    return base.but(qtype=kind, symmetric=kind.symmetric_by_default)
+
+
+def activation_scheme(current: Scheme | DynamicScheme | None, name: str) -> Scheme | DynamicScheme | None:
+    """The scheme of activations with the type of this name; ``dynamic`` and ``none`` are names too."""
+    if name == "none":
+        return None
+    if name == "dynamic":
+        return current if isinstance(current, DynamicScheme) else DynamicScheme()
+    kind = qtype(name)
+    match current:
+        case Scheme() as scheme:
+            return scheme.but(qtype=kind, symmetric=scheme.symmetric or kind.is_float)
+        case DynamicScheme():
+            return DynamicScheme(kind)
+        case _:
+            return Scheme(kind, symmetric=kind.is_float)
+
+
 _MOST_JSON, _MOST_YAML = 16 << 20, 1 << 20  # bytes; YAML takes seconds for each
 
 
@@ -295,19 +422,34 @@ _CHANNEL_INT8 = Scheme(INT8, PerChannel(), symmetric=True)
 W8A8 = Recipe(weights=_CHANNEL_INT8, activations=Scheme(UINT8))
 W8A16 = Recipe(weights=_CHANNEL_INT8, activations=Scheme(UINT16))
 W8 = Recipe(weights=_CHANNEL_INT8, activations=DynamicScheme(), style=Style.INTEGER)
-W4A16 = Recipe(weights=Scheme(INT4, PerBlock(32), symmetric=True), activations=Scheme(UINT16))
+W4 = Recipe(
+    weights=Scheme(UINT4, PerBlock(32)),
+    activations=None,
+    style=Style.QOPERATOR,
+    weight_only=WeightOnly(head=UINT8),
+)
+W4A16 = W4  # activations stay in the float type of the model
 FP8 = Recipe(
     weights=Scheme(FLOAT8E4M3FN, PerTensor(), symmetric=True),
     activations=Scheme(FLOAT8E4M3FN, symmetric=True, method=Distribution()),
     placement=Placement.EVERYWHERE,
 )
-STORED = Recipe(weights=_CHANNEL_INT8, activations=None, op_types=(), stored=INT8)  # nothing is quantized
+# No operator is quantized; weights are int8 in the file alone.
+COMPRESSED = Recipe(weights=_CHANNEL_INT8, activations=None, op_types=(), compressed=INT8)
+HALF = Recipe(weights=_CHANNEL_INT8, activations=None, op_types=(), half=HalfPrecision(FloatType.FLOAT16))
 
-PRESETS: dict[str, Recipe] = {"W8A8": W8A8, "W8A16": W8A16, "W8": W8, "W4A16": W4A16, "FP8": FP8}
+PRESETS: dict[str, Recipe] = {
+    "W8A8": W8A8,
+    "W8A16": W8A16,
+    "W8": W8,
+    "W4": W4,
+    "W4A16": W4A16,
+    "FP8": FP8,
+}
 
 
 def preset(name: str) -> Recipe:
-    """The preset of this name: static W8A8, W8A16, W4A16 and FP8; W8 is dynamic."""
+    """The preset of this name: W8A8, W8A16 and FP8 are static, W8 dynamic, W4 and W4A16 weight-only."""
     if name not in PRESETS:
         raise RecipeError(
             f"{name!r} is no preset{closest(name, PRESETS) or '.'} Known: {', '.join(PRESETS)}."
@@ -316,20 +458,24 @@ def preset(name: str) -> Recipe:
 
 
 __all__ = [
+    "COMPRESSED",
     "FP8",
+    "HALF",
     "PRESETS",
-    "STORED",
+    "W4",
     "W4A16",
     "W8",
     "W8A8",
     "W8A16",
     "DynamicScheme",
+    "LayerWeights",
     "Listing",
     "Override",
     "Pattern",
     "Placement",
     "Recipe",
-    "Spelling",
     "Style",
+    "WeightOnly",
+    "WriteOptions",
     "preset",
 ]

@@ -1,42 +1,64 @@
 """A scheme says how one tensor is to be quantized; it holds no measured number.
 
-Methods are values: how a range is read off the statistics of a tensor. Their code is in
-``octavo.calibration.methods``, found by class.
+A calibration method is a value too: the settings by which a range is computed from the statistics of a
+tensor. The code is in ``octavo.calibration.methods``, found by class.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from importlib import import_module
+from typing import Any, ClassVar
 
 from octavo.core.granularity import Granularity, PerTensor
 from octavo.core.qtypes import QType
-from octavo.errors import RecipeError
+from octavo.errors import RecipeError, closest
+
+METHODS: dict[str, type[Method]] = {}  # by the name that recipes and the command line use
 
 
 @dataclass(frozen=True)
-class MinMax:
+class Method:
+    """The settings of a calibration method; a subclass with a ``name`` can be used in recipes."""
+
+    name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        METHODS[cls.name] = cls
+
+
+def all_methods() -> dict[str, type[Method]]:
+    """Return every method by name, those that are defined beside their code included."""
+    import_module("octavo.calibration.methods")
+    return METHODS
+
+
+@dataclass(frozen=True)
+class MinMax(Method):
     """The smallest and the largest value seen.
 
     ``average`` takes the mean of the batches' minima and maxima instead; ``momentum`` folds them by
     an exponential moving average with that constant, in the order of the batches.
     """
 
+    name: ClassVar[str] = "minmax"
     average: bool = False
     momentum: float | None = None
 
     def __post_init__(self) -> None:
         if self.momentum is not None and not 0.0 <= self.momentum <= 1.0:
             raise RecipeError(
-                f"A momentum of {self.momentum} is no average; choose between 0 and 1, such as 0.01."
+                f"A momentum of {self.momentum} is out of range; choose between 0 and 1, such as 0.01."
             )
 
 
 @dataclass(frozen=True)
-class Percentile:
+class Percentile(Method):
     """The central ``percent`` of the values; the rest is clipped, half on either side."""
 
+    name: ClassVar[str] = "percentile"
     percent: float = 99.999
 
     def __post_init__(self) -> None:
@@ -47,9 +69,10 @@ class Percentile:
 
 
 @dataclass(frozen=True)
-class Entropy:
+class Entropy(Method):
     """The symmetric threshold whose quantized histogram diverges least (KL) from the original."""
 
+    name: ClassVar[str] = "entropy"
     bins: int = 2048
     levels: int = 128
 
@@ -62,29 +85,33 @@ class Entropy:
 
 
 @dataclass(frozen=True)
-class MSE:
+class MSE(Method):
     """The range with the least expected squared error of rounding and clipping."""
 
+    name: ClassVar[str] = "mse"
+
 
 @dataclass(frozen=True)
-class Distribution:
+class Distribution(Method):
     """Mean and standard deviation, from which float8 scales are made."""
 
+    name: ClassVar[str] = "distribution"
+
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(Method):
     """The method with the least expected quantization error, chosen for each tensor."""
 
+    name: ClassVar[str] = "auto"
 
-Method: TypeAlias = MinMax | Percentile | Entropy | MSE | Distribution | Auto
-METHODS: dict[str, type[Method]] = {
-    "minmax": MinMax,
-    "percentile": Percentile,
-    "entropy": Entropy,
-    "mse": MSE,
-    "distribution": Distribution,
-    "auto": Auto,
-}
+
+def refuse_unknown_fields(what: str, known: Iterable[str], given: Iterable[str]) -> None:
+    """Raise where a name is not one of the fields of a value."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            hint = closest(name, names) or "."
+            raise RecipeError(f"{what} has no {name!r}{hint} Known: {', '.join(names)}.")
 
 
 @dataclass(frozen=True)
@@ -100,14 +127,25 @@ class Scheme:
     restricted: bool = False  # zero point only at qmin (range >= 0) or at the middle
 
     def __post_init__(self) -> None:
+        self._read_names()
         if self.min_range is not None and not 0.0 <= self.min_range < math.inf:
             raise RecipeError(
                 f"A smallest range of {self.min_range} makes no range; choose a small positive number such as"
                 " 1e-4."
             )
 
+    def _read_names(self) -> None:
+        """Take a type, granularity or method that is given by name: ``int8``, ``channel``, ``entropy``."""
+        from octavo.core import codec  # which knows schemes
+
+        for name, kind in (("qtype", QType), ("granularity", Granularity), ("method", Method)):
+            value = getattr(self, name)
+            if isinstance(value, str | dict):
+                object.__setattr__(self, name, codec.decode(kind, value, name))
+
     def but(self, **changes: Any) -> Scheme:
         """A copy with some fields changed."""
+        refuse_unknown_fields("A scheme", self.__dataclass_fields__, changes)
         return replace(self, **changes)
 
     def __str__(self) -> str:

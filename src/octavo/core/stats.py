@@ -14,7 +14,6 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from octavo.core.origin import Origin
@@ -27,22 +26,6 @@ class Range(NamedTuple):
     low: float
     high: float
     std: float | None = None
-
-
-@dataclass(frozen=True)
-class Need:
-    """What calibration is asked to find out about one tensor, besides its extremes."""
-
-    histogram: bool = False
-    loudness: bool = False  # histograms apart by loudness, of a row that begins with the mean square
-    samples: bool = False  # the extremes of each sample, for averages
-    channels: int | None = None  # the extremes of each channel along this axis
-    moments: bool = False  # mean and variance
-    gram: bool = False  # Xᵀ X over the last axis
-    totals: bool = False  # the sum over samples, element by element
-    stride: int | None = None  # the histogram counts every so many-th value
-    lattice: int | None = None  # … or every so many-th place of a map, along height and width
-    some: bool = False  # all this, extremes too, of some samples that are evenly spread over the data
 
 
 @runtime_checkable

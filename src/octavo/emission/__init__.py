@@ -1,23 +1,45 @@
-"""Writing a plan out as a graph, one file a style. Nothing is decided here."""
+"""Writing a plan into a graph, a file for each output format. Nothing is decided here.
+
+To add a format: a file here with a ``FORMAT``, and a line in ``_MODULES``.
+"""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from octavo.core.plan import Plan
-from octavo.core.recipe import Style
-from octavo.emission import integer, qdq, qoperator, stored
-from octavo.model import query
+from octavo.core.registry import load_entry
+from octavo.emission import compressed, half_precision
+from octavo.emission.output_format import OutputFormat
+from octavo.errors import RecipeError, closest
+from octavo.model.graph import query
 from octavo.planning.resolve import Params
 
-__all__ = ["emit"]
+__all__ = ["FORMATS", "OutputFormat", "emit", "output_format"]
 
-_STYLES = {Style.QDQ: qdq.emit, Style.QOPERATOR: qoperator.emit, Style.INTEGER: integer.emit}
+_MODULES = (  # modules of octavo.emission with a FORMAT
+    "qdq",
+    "qoperator",
+    "integer",
+)
+FORMATS: dict[str, OutputFormat] = {
+    one.name: one for one in (load_entry(__name__, f"{module}:FORMAT") for module in _MODULES)
+}
+
+
+def output_format(name: str) -> OutputFormat:
+    """Return the output format of this name."""
+    if name not in FORMATS:
+        raise RecipeError(
+            f"{name!r} is not an output format{closest(name, FORMATS) or '.'} Known: {', '.join(FORMATS)}."
+        )
+    return FORMATS[name]
 
 
 def emit(model: ir.Model, plan: Plan, params: Params) -> None:
-    """Write the plan into the model, in place, in the plan's style."""
-    _STYLES[plan.style](model, plan, params)
-    stored.write(model, plan, params)
+    """Write the plan into the model, in place, in the plan's output format."""
+    output_format(plan.writing.format or plan.style.value).emit(model, plan, params)
+    compressed.write(model, plan, params)
+    half_precision.write(model, plan)
     if "com.microsoft" in {node.domain for node in query.nodes(model)}:
         model.opset_imports.setdefault("com.microsoft", 1)

@@ -1,4 +1,4 @@
-"""Weights in blocks as standard ONNX: DequantizeLinear with a block size, in front of a plain MatMul.
+"""Weights in blocks as standard ONNX: DequantizeLinear with a block size, in front of a plain MatMul or Gemm.
 
 Unsigned integers with zero points, or signed ones without. 4 and 8 bits need opset 21, 2 bits opset 25.
 """
@@ -9,12 +9,15 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from octavo.algorithms.blocks import Array, Blocks
+from octavo.core.blocks import Array
+from octavo.core.granularity import PerBlock
+from octavo.core.plan import Key
 from octavo.emission import names
-from octavo.emission.block_weights import BlockWeights
+from octavo.emission.block_weights import DEQUANTIZED, stored
 from octavo.emission.nbits import put_instead
-from octavo.model import query
-from octavo.model.edit import Editor
+from octavo.emission.writer import Writer
+from octavo.model.graph import query
+from octavo.model.graph.edit import share_attributes
 
 _TYPES = {
     (2, True): ("INT2", ml_dtypes.int2),
@@ -24,12 +27,6 @@ _TYPES = {
     (8, True): ("INT8", np.int8),
     (8, False): ("UINT8", np.uint8),
 }
-_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Identity"})
-
-
-def least_opset(bits: int) -> int:
-    """The opset from which DequantizeLinear takes blocks of this width."""
-    return 25 if bits == 2 else 21
 
 
 def typed(integers: Array, bits: int, *, signed: bool, name: str | None = None) -> ir.TensorProtocol:
@@ -39,68 +36,36 @@ def typed(integers: Array, bits: int, *, signed: bool, name: str | None = None) 
     return ir.Tensor(np.ascontiguousarray(moved).astype(dtype), dtype=ir.DataType[kind], name=name)
 
 
-def fed_by_integers(node: ir.Node) -> bool:
-    """Whether the input comes from DequantizeLinear, perhaps through moves.
+def write_dequantized(writer: Writer, node: ir.Node, key: Key) -> None:
+    """Put DequantizeLinear between a weight in blocks and the product that reads it.
 
-    The runtime would then fuse 8-bit blocks into an integer product that has no blocks, and fail.
+    The plan may have symmetric weights stored as [N, K], with a Transpose behind.
     """
-    value = node.inputs[0]
-    while value is not None:
-        producer = value.producer()
-        if producer is None:
-            return False
-        if producer.op_type == "DequantizeLinear":
-            return True
-        if producer.op_type not in _MOVES or producer.domain:
-            return False
-        value = producer.inputs[0]
-    return False
-
-
-def misread(node: ir.Node, bits: int, columns: int, *, inner: bool) -> bool:
-    """Whether the runtime would get this product wrong, so that it has to be spelled MatMulNBits.
-
-    It fails on 8-bit blocks behind DequantizeLinear and on any in a subgraph (``inner``), whose weights lie
-    outside, and fuses 2-bit rows that do not fill bytes wrongly.
-    """
-    return inner or (bits == 8 and fed_by_integers(node)) or (bits == 2 and columns % 4 != 0)
-
-
-def write_dequantized(edit: Editor, node: ir.Node, weights: BlockWeights, *, turned: bool = False) -> None:
-    """Put DequantizeLinear between a weight in blocks and its MatMul.
-
-    ``turned`` stores the weight as [N, K], with a Transpose behind it.
-    """
-    scheme = weights.scheme
-    signed = not weights.has_zero
-    kind = _TYPES[scheme.bits, signed][0]
-    axis = 1 if turned else 0
+    edit = writer.editor
+    weights = stored(writer, key, DEQUANTIZED, "DequantizeLinear")
+    matrix, grain = weights.matrix, writer.params[key].granularity
+    scheme, signed = matrix.scheme, matrix.zero_point is None
+    rows_first = isinstance(grain, PerBlock) and grain.axis == 1  # the node reads [N, K]
+    turned = writer.plan.writing.columns_transposed and not rows_first and signed
+    kind, axis = _TYPES[scheme.bits, signed][0], 1 if turned or rows_first else 0
 
     def way(array: Array) -> Array:
-        return array if turned else array.T
+        return array if turned or rows_first else array.T
 
-    def integers(blocks: Blocks) -> ir.TensorProtocol:
-        return typed(way(blocks.integers), scheme.bits, signed=signed)
-
-    def zeros(blocks: Blocks) -> ir.TensorProtocol | None:
-        zero = blocks.zero_point
-        return None if zero is None else typed(way(zero), scheme.bits, signed=signed)
-
-    shape = ir.Shape(weights.shape if turned else weights.shape[::-1])
+    shape = ir.Shape(matrix.shape if turned or rows_first else matrix.shape[::-1])
     operands = [
-        weights.integers(edit, integers, kind, shape),
-        weights.number(edit, "scale", lambda b: np.ascontiguousarray(way(b.scale))),
+        weights.integers(edit, lambda q: typed(way(q), scheme.bits, signed=signed), kind, shape),
+        weights.scale(edit, np.ascontiguousarray(way(matrix.scale))),
     ]
-    if not signed:
-        operands.append(weights.number(edit, "zero", zeros))
-    dtype = query.element_type(operands[1])
+    if matrix.zero_point is not None:
+        operands.append(weights.zero_point(edit, typed(way(matrix.zero_point), scheme.bits, signed=signed)))
     back = edit.node(
         "DequantizeLinear",
         operands,
         {"axis": axis, "block_size": scheme.size},
         name=f"{node.name}_DQ_Q{scheme.bits}",
         output=f"{weights.name}_DQ_Q{scheme.bits}_output",
-        dtype=dtype,
+        dtype=query.element_type(operands[1]),
     )
     new = [back]
     if turned:
@@ -110,9 +75,11 @@ def write_dequantized(edit: Editor, node: ir.Node, weights: BlockWeights, *, tur
             edit.node("Transpose", [back.outputs[0]], flip, name=f"{node.name}_Transpose", output=output)
         )
     product = edit.node(
-        "MatMul",
-        [node.inputs[0], new[-1].outputs[0]],
-        name=f"{node.name}_matmul_Q{scheme.bits}",
+        node.op_type,
+        [node.inputs[0], new[-1].outputs[0], *node.inputs[2:]],
+        name=f"{node.name}_{node.op_type.lower()}_Q{scheme.bits}",
         output=f"{node.outputs[0].name}{names.QUANTIZED}",
     )
+    share_attributes(product, node)
     put_instead(edit, node, [*new, product])
+    writer.nodes[node.name or ""] = product

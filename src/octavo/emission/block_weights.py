@@ -1,21 +1,18 @@
-"""A weight in blocks on its way into a graph: computed once, stored once, however many nodes read it.
-
-Where the algorithm is quick, the integers are computed again when the model is written, so that no quantized
-copy of a large model lies in memory; scales and zero points are small and kept.
-"""
+"""Weights in blocks as constants of a graph: stored once, however many nodes read them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
 import onnx_ir as ir
 
-from octavo.algorithms.blocks import Array, Blocks, BlockScheme
-from octavo.model.edit import Editor
-
-LARGE = 1 << 24  # values; the integers of a larger weight are computed when they are written
+from octavo.core.blocks import Array, BlockMatrix
+from octavo.core.plan import Key
+from octavo.emission.writer import Writer
+from octavo.errors import TableError
+from octavo.model.graph.edit import Editor
+from octavo.planning.weights import weight_of
 
 
 @dataclass(frozen=True)
@@ -33,58 +30,48 @@ DEQUANTIZED = BlockNames("_DQ_Q{bits}", "_DQ_scales", "_DQ_zero_points")
 
 
 @dataclass(eq=False)
-class BlockWeights:
-    """One weight, quantized one way; ``compute`` gives its rows [N, K] in blocks."""
+class StoredBlocks:
+    """One weight in blocks, and the constants that hold it."""
 
     name: str
-    shape: tuple[int, int]  # N, K
-    scheme: BlockScheme
-    compute: Callable[[], Blocks]
-    quick: bool
-    called: BlockNames = PLAIN
+    matrix: BlockMatrix
+    called: BlockNames
     _made: dict[str, ir.Value] = field(default_factory=dict)
-    _blocks: Blocks | None = None
-    _has_zero: bool | None = None
 
-    @property
-    def has_zero(self) -> bool:
-        """Whether there are zero points."""
-        if self._has_zero is None:
-            self._has_zero = self._now().zero_point is not None
-        return self._has_zero
+    def scale(self, edit: Editor, content: Array) -> ir.Value:
+        """Return the scales as a constant."""
+        return self._once("scale", lambda: edit.constant(self.name + self.called.scale, content))
 
-    def _now(self) -> Blocks:
-        if self._blocks is None:
-            self._blocks = self.compute()
-        return self._blocks
-
-    def number(
-        self, edit: Editor, part: str, read: Callable[[Blocks], Array | ir.TensorProtocol | None]
-    ) -> ir.Value:
-        """The scales or zero points as a constant of the graph."""
-        if part not in self._made:
-            found = read(self._now())
-            if found is None:
-                raise ValueError(f"{self.name} has no {part}")
-            suffix = self.called.scale if part == "scale" else self.called.zero
-            self._made[part] = edit.constant(self.name + suffix, found)
-        return self._made[part]
+    def zero_point(self, edit: Editor, content: Array | ir.TensorProtocol) -> ir.Value:
+        """Return the zero points as a constant."""
+        return self._once("zero", lambda: edit.constant(self.name + self.called.zero, content))
 
     def integers(
-        self, edit: Editor, read: Callable[[Blocks], ir.TensorProtocol], dtype: str, shape: ir.Shape
+        self, edit: Editor, read: Callable[[Array], ir.TensorProtocol], dtype: str, shape: ir.Shape
     ) -> ir.Value:
-        """The integers as a constant of the graph."""
-        if "integers" not in self._made:
-            numbers = {"bits": self.scheme.bits, "size": self.scheme.size}
-            tensor: ir.TensorProtocol
-            if self.quick and int(np.prod(self.shape)) > LARGE:
-                again = self.compute
-                tensor = ir.LazyTensor(lambda: read(again()), dtype=ir.DataType[dtype], shape=shape)
-            else:
-                tensor = read(self._now())
-            self._made["integers"] = edit.constant(self.name + self.called.integers.format(**numbers), tensor)
-        return self._made["integers"]
+        """Return the integers as a constant, laid out by ``read`` when they are written."""
+        matrix, scheme = self.matrix, self.matrix.scheme
 
-    def let_go(self) -> None:
-        """Forget the arrays; what the graph holds stays."""
-        self._blocks = None
+        def made() -> ir.Value:
+            name = self.name + self.called.integers.format(bits=scheme.bits, size=scheme.size)
+            lazy = ir.LazyTensor(lambda: read(matrix.integers), dtype=ir.DataType[dtype], shape=shape)
+            return edit.constant(name, lazy)
+
+        return self._once("integers", made)
+
+    def _once(self, part: str, make: Callable[[], ir.Value]) -> ir.Value:
+        if part not in self._made:
+            self._made[part] = make()
+        return self._made[part]
+
+
+def stored(writer: Writer, key: Key, called: BlockNames, how: str) -> StoredBlocks:
+    """Return the weight of a key as it is stored for one kind of operator, once for all that read it so."""
+    params, source = writer.params[key], weight_of(writer.values[key.tensor])
+    if params.matrix is None or source is None:
+        raise TableError(f"The plan quantizes {key} in blocks, which needs a weight algorithm; name one.")
+    slot = (StoredBlocks, params.matrix, called, how)
+    if slot not in writer.shared:
+        writer.shared[slot] = StoredBlocks(source[0].name or "", params.matrix, called)
+    found: StoredBlocks = writer.shared[slot]
+    return found

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from octavo.algorithms import bnb4
+from octavo.algorithms.weights import bnb4
 from octavo.emission import names
 from octavo.emission.nbits import put_instead
-from octavo.model.edit import Editor
+from octavo.model.graph.edit import Editor
 
 
 def stored(

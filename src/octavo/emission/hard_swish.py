@@ -1,58 +1,35 @@
-"""HardSwish on integers: its gate is its input, cut off and read by another scale.
+"""HardSwish on integers: a Clip and a product in place of float arithmetic between two conversions.
 
-::
-
-    y = x · g,   g = min(max(x / 6 + 1/2, 0), 1)
-    x = s·(q − z)   →   g = (clip(q, a, b) − a) / (b − a),   a = z − 3/s,   b = z + 3/s
-
-The runtime has no integer kernel for HardSwish and computes it in float between two conversions. A Clip and a
-product of integers take a third of that time. ``a`` and ``b`` are rounded, by half a step of ``q`` at most,
-as ``x`` was before; the gate is exactly 0 and 1 where it ends.
+The runtime has no integer kernel for HardSwish; this takes a third of the time. The gate and its numbers are
+those of :mod:`octavo.planning.lowerings`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
 
-from octavo.core.plan import Key, Quantized
-from octavo.core.qparams import QParams
-from octavo.core.qtypes import INT8, UINT8
+from octavo.core.plan import Key
 from octavo.emission import names
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
-
-_REACH = 3.0  # the gate opens from -3 to 3
-_FEWEST = 2  # steps from closed to open, so that there is a half open between them
+from octavo.planning.lowerings import gate_of
 
 
-@dataclass(frozen=True)
-class _Gate:
-    """The integers at which the gate is closed and open, and what a step between them is worth."""
-
-    closed: int
-    last: int
-    step: float
-
-
-def is_wanted(planned: Quantized) -> bool:
-    """Whether the plan wants a node written so."""
-    return (planned.op_type, planned.form) == ("HardSwish", "Mul")
-
-
-def spell(writer: Writer, node: ir.Node, key: Key) -> None:
-    """Write a HardSwish that reads a tensor behind DequantizeLinear; one with no such gate stays as it is."""
+def write(writer: Writer, node: ir.Node, key: Key) -> None:
+    """Write a HardSwish that reads a tensor after DequantizeLinear."""
     x = node.inputs[0]
     dq = x.producer() if x is not None else None
     integers = dq.inputs[0] if dq is not None else None
     if x is None or integers is None or dq is None or dq.op_type != "DequantizeLinear":
-        raise TableError(f"The plan wants {node.name!r} as a product of integers, and its input is float.")
+        raise TableError(f"The plan lowers {node.name!r} to a product of integers, but its input is float.")
     params = writer.params[key]
-    gate = _gate(params)
+    gate = gate_of(params)
     if gate is None:
-        return
+        raise TableError(
+            f"The plan lowers {node.name!r} to a product with its gate, which the range of its input does not"
+            " include; change its lowering to HardSwish."
+        )
     base, editor = f"{node.outputs[0].name}_gate", writer.editor
     ends = [
         writer.constant(f"{base}_{name}", np.array(value, params.qtype.dtype))
@@ -69,7 +46,7 @@ def spell(writer: Writer, node: ir.Node, key: Key) -> None:
         name=base + names.DEQUANTIZE,
         output=base + names.DEQUANTIZE + names.OUTPUT,
         dtype=x.dtype,
-        domain=writer.plan.spelling.domain,
+        domain=writer.plan.writing.domain,
     )
     name, output = node.name or "", node.outputs[0]
     product = editor.node("Mul", [x, opened.outputs[0]], name=name, output=base + "d", dtype=x.dtype)
@@ -77,16 +54,3 @@ def spell(writer: Writer, node: ir.Node, key: Key) -> None:
     writer.replace_node(node, [clip, opened, product])
     product.name = name
     writer.nodes[name] = product
-
-
-def _gate(params: QParams) -> _Gate | None:
-    """None where a range does not reach down to where the gate closes, or is too coarse."""
-    if params.scale.size != 1 or params.qtype not in (UINT8, INT8):
-        return None
-    scale, zero = float(params.scale.item()), int(params.zero_point.astype(np.int64).item())
-    closed, open_ = round(zero - _REACH / scale), round(zero + _REACH / scale)
-    if closed < params.qtype.qmin or open_ - closed < _FEWEST:
-        return None
-    if open_ > params.qtype.qmax:
-        return _Gate(closed, params.qtype.qmax, scale / (2 * _REACH))
-    return _Gate(closed, open_, 1 / (open_ - closed))

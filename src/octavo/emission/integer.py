@@ -1,15 +1,15 @@
-"""IntegerOps: MatMulInteger and ConvInteger on activations quantized at run time (or by fixed parameters).
+"""The integer style: MatMulInteger and ConvInteger on activations that are quantized at run time.
 
 ::
 
     x → DynamicQuantizeLinear → (q, s, z);   MatMulInteger(q, W, z) → Cast → · (s · W_scale) → + bias
 
-The runtime fuses the whole line into one operator. Results are float, so that nothing else changes.
+The runtime fuses all of that into one operator. Results are float, so that nothing else changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 
 import numpy as np
 import onnx_ir as ir
@@ -20,12 +20,13 @@ from octavo.core.plan import Quantized as Planned
 from octavo.core.qtypes import QType
 from octavo.core.recipe import Style
 from octavo.emission import names, qoperator
-from octavo.emission.forms import Quantized, fill
-from octavo.emission.writer import Writer
+from octavo.emission.operands import Quantized, operands_of
+from octavo.emission.output_format import OutputFormat
+from octavo.emission.writer import NodeChain, Writer
 from octavo.errors import TableError
-from octavo.model.edit import share_attributes
-from octavo.model.query import attribute, rank
-from octavo.ops import Form, rule_of
+from octavo.model.graph.edit import share_attributes
+from octavo.model.graph.query import attribute, rank
+from octavo.ops import Lowering, rule_of
 from octavo.planning.resolve import Params
 
 FLOAT = ir.DataType.FLOAT
@@ -36,9 +37,12 @@ def emit(model: ir.Model, plan: Plan, params: Params) -> None:
     _Emitter(Writer(model, plan, params)).run()
 
 
-def spell(writer: Writer) -> set[str]:
-    """Write the linear layers that a plan of another style spells with MatMulInteger; gives their names."""
-    found = [name for name, planned in writer.plan.nodes.items() if planned.form == "MatMulInteger"]
+FORMAT = OutputFormat("integer", Style.INTEGER, emit)
+
+
+def write_dynamic(writer: Writer) -> set[str]:
+    """Write the linear layers that a plan of another style lowers to MatMulInteger; return their names."""
+    found = [name for name, planned in writer.plan.nodes.items() if planned.lowering == "MatMulInteger"]
     emitter = _Emitter(writer) if found else None
     for name in found:
         if emitter is not None:
@@ -53,31 +57,22 @@ class _Emitter(qoperator.Emitter):
         self.numbers: dict[Hashable, ir.Value] = {}
 
     def write(self, node: ir.Node, planned: Planned) -> None:
-        """One node of the plan; data movement is written as in the QOperator style."""
-        if planned.form in ("MatMulInteger", "ConvInteger"):
-            _Line(self.w, node).write(planned.form, self._activation(node, 0), self._weight(node))
-        elif planned.form == node.op_type:
-            self._rewrite(node, super()._form(node))
-        else:
-            self._direct(node, self._form(node))
-
-    def _form(self, node: ir.Node) -> Form:
+        """Write one node of the plan; data movement is written as in the QOperator style."""
         rule = rule_of(node)
-        form = rule.forms.get(Style.INTEGER) if rule is not None else None
-        if form is None:
-            raise TableError(
-                f"The plan wants {node.name!r} in the integer style, which {node.op_type} does not have;"
-                " leave the node out."
-            )
-        return form
+        product = rule.lowerings.get(Style.INTEGER) if rule is not None else None
+        if product is not None and product.gives_sums and planned.lowering == product.op_type:
+            line = _Line(self.w, node)
+            line.write(planned.lowering, self._activation(node, 0), self._weight(node))
+        elif planned.lowering == node.op_type:
+            self._rewrite(node, qoperator.lowering_of(node, Style.QOPERATOR))
+        else:
+            self._direct(node, qoperator.lowering_of(node, Style.INTEGER))
 
-    def _direct(self, node: ir.Node, form: Form) -> None:
-        """An operator that takes integers and answers in float (QAttention, QEmbedLayerNormalization)."""
-        operands = fill(form, node, lambda i: self._operand(node, i))
-        new = self.w.like(node, form.domain, form.op_type, operands)
-        for name, kept in node.attributes.items():
-            if form.attributes is None or name in form.attributes:
-                new.attributes[name] = kept
+    def _direct(self, node: ir.Node, lowering: Lowering) -> None:
+        """Write an operator that takes integers and gives floats (QAttention, QEmbedLayerNormalization)."""
+        operands = operands_of(lowering, node, lambda i: self._operand(node, i))
+        new = self.w.like(node, lowering.domain, lowering.op_type, operands)
+        qoperator.keep_attributes(new, node, lowering)
         self.w.replace_node(node, [new])
 
     # ---- operands
@@ -96,28 +91,28 @@ class _Emitter(qoperator.Emitter):
         return key
 
     def _weight(self, node: ir.Node) -> Quantized:
-        """A weight as the integer products take it: not transposed, its scales laid along the channels."""
+        """Return a weight as integer products take it: not transposed, with scales along the channels."""
         key = self._key(node, 1)
         if not self.w.is_stored(key):
             return self._activation(node, 1)
         params = self.w.params[key]
-        turned = node.op_type == "Gemm" and attribute(node, "transB", 0)
-        integers = self.w.quantized_weight(key, layout=(1, 0) if turned else None)
+        transposed = node.op_type == "Gemm" and attribute(node, "transB", 0)
+        integers = self.w.quantized_weight(key, layout=(1, 0) if transposed else None)
         scale, zero = params.scale, params.zero_point
         if isinstance(params.granularity, PerChannel) and node.op_type == "Conv":
             scale = scale.reshape(-1, *([1] * _spatial(node)))
-            zero = zero.reshape(-1)[:1].reshape(())  # per channel they are symmetric, and all the same
+            zero = zero.reshape(-1)[:1].reshape(())  # per channel they are symmetric: all are the same
         name = key.tensor
         return Quantized(
             integers,
             self._number(name + names.SCALE, scale),
             self._number(name + names.ZERO_POINT, zero, params.qtype)
-            if self.plan.spelling.explicit or zero.any()
+            if self.plan.writing.explicit or zero.any()
             else None,
         )
 
     def _number(self, name: str, content: np.ndarray, qtype: QType | None = None) -> ir.Value:
-        """A scale or zero point, once for all readers that have the same."""
+        """Return a scale or zero point, once for all consumers with the same."""
         slot = (name, content.shape, content.tobytes(), qtype)
         if slot not in self.numbers:
             self.numbers[slot] = self.w.number(name, content, qtype)
@@ -149,53 +144,40 @@ class _Emitter(qoperator.Emitter):
         return Quantized(node.outputs[0], *self.w.scale_and_zero(key))
 
 
-class _Line:
-    """The nodes from integers back to float, in the place of one product."""
+class _Line(NodeChain):
+    """The nodes from integers back to float that replace one layer."""
 
-    def __init__(self, writer: Writer, node: ir.Node) -> None:
-        self.w, self.node = writer, node
-        self.base = node.outputs[0].name or ""
-        self.new: list[ir.Node] = []
+    def __init__(self, writer: Writer, layer: ir.Node) -> None:
+        super().__init__(writer, layer.outputs[0].name or "")
+        self.layer = layer
 
-    def write(self, form: str, x: Quantized, w: Quantized) -> None:
-        """Integer product, Cast, scales, alpha, bias."""
-        node, source = self.node, x.integers
+    def write(self, lowering: str, x: Quantized, w: Quantized) -> None:
+        """Write the integer product, Cast, scales, alpha and bias."""
+        node, source = self.layer, x.integers
         if node.op_type == "Gemm" and attribute(node, "transA", 0):
-            source = self._step("Transpose", [source], "_turned", source.dtype, perm=[1, 0])
+            source = self.node("Transpose", [source], "_turned", source.dtype, perm=[1, 0])
         operands = [source, w.integers, x.zero, *([w.zero] if w.zero is not None else [])]
-        last = self._step(form, operands, "_int32", ir.DataType.INT32)
-        if form == "ConvInteger":
+        last = self.node(lowering, operands, "_int32", ir.DataType.INT32)
+        if lowering == "ConvInteger":
             share_attributes(self.new[-1], node)
-        last = self._step("Cast", [last], "_float", to=int(FLOAT))
-        scales = self._step("Mul", [x.scale, w.scale], "_scales")
-        last = self._step("Mul", [last, scales], "_scaled")
+        last = self.node("Cast", [last], "_float", to=int(FLOAT))
+        scales = self.node("Mul", [x.scale, w.scale], "_scales")
+        last = self.node("Mul", [last, scales], "_scaled")
         alpha = attribute(node, "alpha", 1.0) if node.op_type == "Gemm" else 1.0
         if alpha != 1.0:
             factor = self.w.constant(self.base + "_alpha", np.asarray(alpha, np.float32))
-            last = self._step("Mul", [last, factor], "_times_alpha")
+            last = self.node("Mul", [last, factor], "_times_alpha")
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         if bias is not None:
-            self._step("Add", [last, self._lifted(bias)], "_biased")
+            self.node("Add", [last, self._along_channels(bias)], "_biased")
         self.w.replace_node(node, self.new)
 
-    def _lifted(self, bias: ir.Value) -> ir.Value:
-        """A bias that meets the channels: those of Conv are on axis 1."""
-        if self.node.op_type != "Conv":
+    def _along_channels(self, bias: ir.Value) -> ir.Value:
+        """Return a bias that broadcasts along the channels; those of Conv are on axis 1."""
+        if self.layer.op_type != "Conv":
             return bias
-        shape = np.asarray([1, -1] + [1] * _spatial(self.node), np.int64)
-        return self._step("Reshape", [bias, self.w.constant((bias.name or "") + "_shape", shape)], "_bias")
-
-    def _step(
-        self,
-        op: str,
-        inputs: Sequence[ir.Value | None],
-        suffix: str,
-        dtype: ir.DataType | None = FLOAT,
-        **attributes: object,
-    ) -> ir.Value:
-        name = self.base + suffix
-        self.new.append(self.w.editor.node(op, inputs, attributes, name=name, output=name, dtype=dtype))
-        return self.new[-1].outputs[0]
+        shape = np.asarray([1, -1] + [1] * _spatial(self.layer), np.int64)
+        return self.node("Reshape", [bias, self.w.constant((bias.name or "") + "_shape", shape)], "_bias")
 
 
 def _spatial(node: ir.Node) -> int:

@@ -1,4 +1,4 @@
-"""Names of what a quantized model has more than the float one; users and tools read them."""
+"""Names of the tensors and nodes that quantization adds to a model; users and tools read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESTORED = "_Mul"
 
 
 def zero_point(params: QParams) -> str | None:
-    """The name of a zero point that many tensors share, by its value; None where channels differ."""
+    """Return the name of a zero point that many tensors share, by its value; None where channels differ."""
     values = params.zero_point.astype(np.int64).reshape(-1)
     if not len(values) or values.min() != values.max():
         return None

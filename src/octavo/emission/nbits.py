@@ -2,7 +2,7 @@
 
 W[K, N] is stored as [N, blocks, bytes], unsigned, and scales as [N, blocks]; zero points, where there are
 any, as [N, bytes], or in the float type of the scales. With accuracy level 4 the kernel quantizes activations
-in blocks too, so that one loud value costs its block and not the whole tensor its steps.
+in blocks too, so that one outlier costs its block and not the whole tensor its steps.
 """
 
 from __future__ import annotations
@@ -12,21 +12,17 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from octavo.algorithms.blocks import Array, Blocks, BlockScheme
 from octavo.core import kernels
+from octavo.core.blocks import Array, BlockScheme
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Key
 from octavo.core.qparams import QParams
 from octavo.emission import names
-from octavo.emission.block_weights import BlockWeights
+from octavo.emission.block_weights import GROUPED, PLAIN, stored
 from octavo.emission.writer import Writer
-from octavo.errors import RecipeError, TableError
-from octavo.model.edit import Editor
-from octavo.ops import BLOCK_PRODUCT
-
-_INT8_COMPUTE = 4  # accuracy_level: activations in 8 bits, per block
-BITS = (2, 4, 8)
-SIZES = (16, 32, 64, 128, 256)  # blocks that the kernel takes
+from octavo.errors import TableError
+from octavo.model.graph.edit import Editor
+from octavo.ops import MATMUL_NBITS
 
 
 def block_product(writer: Writer, node: ir.Node) -> None:
@@ -34,23 +30,28 @@ def block_product(writer: Writer, node: ir.Node) -> None:
     weight = node.inputs[1]
     key = Key(weight.name or "", node.name) if weight is not None else Key("")
     params = writer.params.get(key)
+    if params is not None and params.matrix is not None:
+        _write_chosen(writer, node, key)
+        return
     source = weight.const_value if weight is not None else None
     if source is None or params is None or not isinstance(params.granularity, PerBlock):
-        raise TableError(f"The plan wants {node.name!r} as {BLOCK_PRODUCT.op_type}: its weight needs blocks.")
+        raise TableError(f"The plan wants {node.name!r} as {MATMUL_NBITS.op_type}: its weight needs blocks.")
     turned = params.granularity.axis == 1  # stored as [N, K] already
     size = params.granularity.size
     rows, columns = (int(d) for d in source.shape.numpy()[:: -1 if turned else 1])
     scheme = BlockScheme(params.qtype.bits, size, symmetric=True)
-    stored = writer.editor.constant(
+    integers = writer.editor.constant(
         key.tensor + names.QUANTIZED, _planned(source, params, (columns, rows), scheme, turned, writer.keeps)
     )
     scale = params.scale if turned else params.scale.T
     scales = writer.constant(key.tensor + names.SCALE, np.ascontiguousarray(scale))
-    operands = [node.inputs[0], stored, scales]
+    operands = [node.inputs[0], integers, scales]
     if len(node.inputs) > 2:
         operands += [None, None, node.inputs[2]]
-    new = writer.like(node, BLOCK_PRODUCT.domain, BLOCK_PRODUCT.op_type, operands)
-    for name, number in numbers(rows, columns, scheme, _INT8_COMPUTE).items():
+    new = writer.like(node, MATMUL_NBITS.domain, MATMUL_NBITS.op_type, operands)
+    for name, number in numbers(
+        rows, columns, scheme, writer.plan.nodes[node.name or ""].accuracy_level
+    ).items():
         new.attributes[name] = ir.AttrInt64(name, number)
     writer.replace_node(node, [new])
     writer.nodes[node.name or ""] = new
@@ -74,8 +75,37 @@ def _planned(
     return ir.LazyTensor(compute, dtype=ir.DataType.UINT8, shape=packed_shape(*shape, scheme), cache=keep)
 
 
-def numbers(rows: int, columns: int, scheme: BlockScheme, accuracy_level: int | None) -> dict[str, int]:
-    """The attributes of a node; a level of None or 0 leaves the choice to the runtime."""
+def _write_chosen(writer: Writer, node: ir.Node, key: Key) -> None:
+    """Write MatMulNBits with the integers that a weight algorithm chose."""
+    edit, planned = writer.editor, writer.plan.nodes[node.name or ""]
+    weights = stored(writer, key, GROUPED if writer.plan.writing.group_names else PLAIN, MATMUL_NBITS.op_type)
+    matrix = weights.matrix
+    scheme, (columns, rows) = matrix.scheme, matrix.shape
+    operands: list[ir.Value | None] = [
+        node.inputs[0],
+        weights.integers(
+            edit, lambda q: ir.Tensor(laid_out(q, scheme)), "UINT8", packed_shape(columns, rows, scheme)
+        ),
+        weights.scale(edit, np.ascontiguousarray(matrix.scale)),
+    ]
+    if matrix.zero_point is not None:
+        operands.append(weights.zero_point(edit, zero_points(matrix.zero_point, scheme)))
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        operands += [None] * (5 - len(operands)) + [node.inputs[2]]
+    new = edit.node(
+        MATMUL_NBITS.op_type,
+        operands,
+        numbers(rows, columns, scheme, planned.accuracy_level),
+        name=f"{node.name}_Q{scheme.bits}",
+        output=f"{node.outputs[0].name}{names.QUANTIZED}",
+        domain=MATMUL_NBITS.domain,
+    )
+    put_instead(edit, node, [new])
+    writer.nodes[node.name or ""] = new
+
+
+def numbers(rows: int, columns: int, scheme: BlockScheme, accuracy_level: int) -> dict[str, int]:
+    """The attributes of a node; level 0 leaves the choice to the runtime."""
     found = {"K": rows, "N": columns, "bits": scheme.bits, "block_size": scheme.size}
     return {**found, "accuracy_level": accuracy_level} if accuracy_level else found
 
@@ -94,50 +124,13 @@ def laid_out(integers: Array, scheme: BlockScheme) -> Array:
     return kernels.pack(padded.reshape(count, blocks, scheme.size), scheme.bits)
 
 
-def zero_points(blocks: Blocks) -> Array | None:
-    """Zero points as the kernel reads them: packed row by row, filled with middles; fractions as they are."""
-    zero = blocks.zero_point
-    if zero is None or zero.dtype != np.uint8:
+def zero_points(zero: Array, scheme: BlockScheme) -> Array:
+    """Return zero points as the kernel reads them: packed row by row, filled with middles; or fractions."""
+    if zero.dtype != np.uint8:
         return zero
-    short = -zero.shape[1] % (8 // blocks.scheme.bits)
-    filled = np.pad(zero, ((0, 0), (0, short)), constant_values=blocks.scheme.middle)
-    return kernels.pack(filled, blocks.scheme.bits)
-
-
-def check(scheme: BlockScheme) -> None:
-    """Refuse blocks that the kernel does not take."""
-    size = scheme.size
-    if scheme.bits not in BITS:
-        raise RecipeError(f"MatMulNBits has no kernel for {scheme.bits} bits; choose 2, 4 or 8.")
-    if size not in SIZES:
-        raise RecipeError(
-            f"MatMulNBits takes blocks of {', '.join(map(str, SIZES))} values, and {size} was asked for;"
-            " choose one of these, or the QDQ format."
-        )
-
-
-def write_product(
-    edit: Editor, node: ir.Node, weights: BlockWeights, *, accuracy_level: int | None = None
-) -> None:
-    """Write MatMulNBits in the place of a MatMul whose weight is in blocks."""
-    scheme = weights.scheme
-    check(scheme)
-    columns, rows = weights.shape
-    operands: list[ir.Value | None] = [node.inputs[0]]
-    shape = packed_shape(columns, rows, scheme)
-    operands.append(weights.integers(edit, lambda b: ir.Tensor(laid_out(b.integers, scheme)), "UINT8", shape))
-    operands.append(weights.number(edit, "scale", lambda b: np.ascontiguousarray(b.scale)))
-    if weights.has_zero:
-        operands.append(weights.number(edit, "zero", zero_points))
-    new = edit.node(
-        BLOCK_PRODUCT.op_type,
-        operands,
-        numbers(rows, columns, scheme, accuracy_level),
-        name=f"{node.name}_Q{scheme.bits}",
-        output=f"{node.outputs[0].name}{names.QUANTIZED}",
-        domain=BLOCK_PRODUCT.domain,
-    )
-    put_instead(edit, node, [new])
+    short = -zero.shape[1] % (8 // scheme.bits)
+    filled = np.pad(zero, ((0, 0), (0, short)), constant_values=scheme.middle)
+    return kernels.pack(filled, scheme.bits)
 
 
 def put_instead(edit: Editor, old: ir.Node, new: Sequence[ir.Node]) -> None:

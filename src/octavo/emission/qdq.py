@@ -1,11 +1,11 @@
-"""QDQ: float operators between QuantizeLinear and DequantizeLinear, which the runtime fuses to integer ones.
+"""The QDQ style: float operators between QuantizeLinear and DequantizeLinear, fused by the runtime.
 
 ::
 
-    tensor entry    producer → T → Q → DQ → every reader
-    edge entry      producer → T → Q → DQ → that reader;  the others read T
-    both            T → Q → DQ → … and for that reader DQ → Q' → DQ' (a conversion)
-    weight, bias    integers → DQ → reader
+    tensor entry    producer → T → Q → DQ → every consumer
+    edge entry      producer → T → Q → DQ → that consumer;  the others read T
+    both            T → Q → DQ → … and for that consumer DQ → Q' → DQ' (a conversion)
+    weight, bias    integers → DQ → consumer
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from collections.abc import Hashable
 
 import onnx_ir as ir
 
-from octavo.core.plan import Derived, Key, Plan
-from octavo.emission import hard_swish, integer, names, shuffles, special
+from octavo.core.plan import GRAPH_OUTPUT, Derived, Key, Plan
+from octavo.core.recipe import Style
+from octavo.emission import barriers, channel_shuffle, hard_swish, integer, names, special
+from octavo.emission.output_format import OutputFormat
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
+from octavo.planning.lowerings import GATED
 from octavo.planning.resolve import Params
 
 
@@ -26,64 +29,69 @@ def emit(model: ir.Model, plan: Plan, params: Params) -> None:
     _Emitter(Writer(model, plan, params)).run()
 
 
+FORMAT = OutputFormat("qdq", Style.QDQ, emit)
+
+
 class _Emitter:
     def __init__(self, writer: Writer) -> None:
         self.w = writer
         self.plan = writer.plan
-        self.made: dict[
-            Hashable, ir.Value
-        ] = {}  # what DequantizeLinear gave, by integers or source and parameters
-        self.biases: dict[str, ir.Value] = {}  # what stands for a bias, to take over its name
+        self.dequantized: dict[Hashable, ir.Value] = {}  # by integers or source, and parameters
+        self.biases: dict[str, ir.Value] = {}  # by the name of the bias, which they take over
 
     def run(self) -> None:
-        slots = {key: self._slots(key) for key, _ in self.plan.edges()}  # before anything is moved
-        exchanged = shuffles.planned(self.w)
-        gated = {name: self._read(name) for name, one in self.plan.nodes.items() if hard_swish.is_wanted(one)}
+        slots = {key: self._slots(key) for key, _ in self.plan.edges()}  # before anything is replaced
+        shuffles = channel_shuffle.planned(self.w)
+        gates = {name: self._input_key(name) for name, one in self.plan.nodes.items() if one == GATED}
         weights = [self.w.values[key.tensor] for key in self.plan.entries if self.w.is_stored(key)]
-        spelled = {name for name in self.plan.nodes if special.spell(self.w, name)}
-        spelled |= integer.spell(self.w)
+        written = {name for name in self.plan.nodes if special.write(self.w, name)}
+        written |= integer.write_dynamic(self.w)
         for key in self.plan.entries:
-            if key.reader is not None:
+            if key.consumer is not None:
                 continue
-            if self.w.is_stored(key) and not self.plan.spelling.float_weights:
+            if self.w.is_stored(key) and not self.plan.writing.float_weights:
                 self._constant(key)
             else:
                 self._tensor(key)
-        for key, places in slots.items():
-            if key.reader not in spelled:
+        for key, inputs in slots.items():
+            if key.consumer not in written:
                 view = self._weight(key) if self.w.is_stored(key) else self._edge(key)
-                for node, index in places:
+                if key.consumer == GRAPH_OUTPUT:
+                    self.w.output_instead(self.w.values[key.tensor], view, names.DEQUANTIZE + names.OUTPUT)
+                for node, index in inputs:
                     node.replace_input_with(index, view)
-        for name, key in gated.items():
-            hard_swish.spell(self.w, self.w.nodes[name], key)
-        for shuffle in exchanged:
-            shuffles.spell(self.w, shuffle)
-        for name in self.plan.guards:
-            special.guard(self.w, self.w.nodes[name])
+        for name, key in gates.items():
+            hard_swish.write(self.w, self.w.nodes[name], key)
+        for shuffle in shuffles:
+            channel_shuffle.write(self.w, shuffle)
+        for name in self.plan.barriers:
+            barriers.write(self.w, name)
         self.w.drop_unused(weights)
         for name, value in self.biases.items():
             if name not in self.w.model.graph.initializers:
                 value.name = name
 
-    def _read(self, name: str) -> Key:
-        """What the first input of a node is in the plan."""
+    def _input_key(self, name: str) -> Key:
+        """Return the key of a node's first input."""
         value = self.w.nodes[name].inputs[0]
         key = self.plan.lookup(value.name or "", name) if value is not None else None
         if key is None:
-            raise TableError(f"The plan wants {name!r} as a product of integers, and its input is float.")
+            raise TableError(f"The plan lowers {name!r} to a product of integers, but its input is float.")
         return key
 
     def _slots(self, key: Key) -> list[tuple[ir.Node, int]]:
-        """The inputs of the reader that an edge concerns."""
-        node = self.w.nodes[key.reader or ""]
+        """Return the inputs of the consumer that an edge concerns."""
+        if key.consumer == GRAPH_OUTPUT:
+            return []
+        node = self.w.nodes[key.consumer or ""]
         return [(node, i) for i, v in enumerate(node.inputs) if v is not None and v.name == key.tensor]
 
     def _constant(self, key: Key) -> None:
-        """A stored tensor that every reader sees quantized."""
+        """Write a stored tensor that every consumer sees quantized."""
         value = self.w.values[key.tensor]
         uses = tuple(value.uses())
         dq = self.w.dequantize(self.w.quantized_weight(key), key)
-        if len(uses) == 1:
+        if len(uses) == 1 and not self.plan.writing.explicit:
             self.w.before(uses[0][0], [dq])
         else:
             self.w.at_start([dq])
@@ -92,10 +100,10 @@ class _Emitter:
 
     def _tensor(self, key: Key) -> None:
         value = self.w.values[key.tensor]
-        if self.plan.spelling.dedicated and not value.is_graph_output():
-            readers = [node for node in value.consumers() if node.name in self.plan.nodes]
-            if len(readers) > 1:
-                self._dedicated(key, value, readers)
+        if self.plan.writing.dedicated and not value.is_graph_output():
+            consumers = [node for node in value.consumers() if node.name in self.plan.nodes]
+            if len(consumers) > 1:
+                self._dedicated(key, value, consumers)
                 return
         q = self.w.quantize(value, key)
         dq = self.w.dequantize(q.outputs[0], key)
@@ -103,61 +111,64 @@ class _Emitter:
         self.w.replace_everywhere(value, dq.outputs[0], keep=[q])
         self.w.values[key.tensor] = dq.outputs[0]
 
-    def _dedicated(self, key: Key, value: ir.Value, readers: list[ir.Node]) -> None:
-        """A pair for each reader; their parameters are the same ones."""
+    def _dedicated(self, key: Key, value: ir.Value, consumers: list[ir.Node]) -> None:
+        """Write a pair for each consumer, all with the same parameters."""
         self.w.scale_and_zero(key)
-        for number, reader in enumerate(readers, start=1):
+        for number, consumer in enumerate(consumers, start=1):
             q = self.w.quantize(value, key, f"_{number}")
             dq = self.w.dequantize(q.outputs[0], key, f"_{number}")
             self.w.after(value, [q, dq])
-            for index, read in enumerate(reader.inputs):
+            for index, read in enumerate(consumer.inputs):
                 if read is value:
-                    reader.replace_input_with(index, dq.outputs[0])
+                    consumer.replace_input_with(index, dq.outputs[0])
 
-    def _apart(self, key: Key, value: ir.Value) -> ir.Value:
-        """What a conversion reads: a DequantizeLinear of its own where others go on reading the first one."""
+    def _conversion_input(self, key: Key, value: ir.Value) -> ir.Value:
+        """Return what a conversion reads: a DequantizeLinear of its own where others read the first one."""
         first = value.producer()
         if (
-            not self.plan.spelling.explicit
+            not self.plan.writing.explicit
             or Key(key.tensor) not in self.plan.entries
             or first is None
             or first.inputs[0] is None
         ):
             return value
-        converted = {k.reader for k in self.plan.entries if k.tensor == key.tensor and k.reader is not None}
-        if not value.is_graph_output() and {n.name for n in value.consumers()} <= converted:
+        converted = {
+            k.consumer for k in self.plan.entries if k.tensor == key.tensor and k.consumer is not None
+        }
+        given_out = value.is_graph_output() and GRAPH_OUTPUT not in converted
+        if not given_out and {n.name for n in value.consumers()} <= converted:
             return value
         own = self.w.dequantize(first.inputs[0], Key(key.tensor), names.CONVERTED + "_clone")
         self.w.after(value, [own])
         return own.outputs[0]
 
     def _edge(self, key: Key) -> ir.Value:
-        """The quantized view of one reader; readers that agree share the pair of nodes."""
+        """Return the quantized view of one consumer; consumers that agree share the pair of nodes."""
         value = self.w.values[key.tensor]
         slot = (value, self.w.params[key].identity)
-        if slot not in self.made:
+        if slot not in self.dequantized:
             suffix = names.CONVERTED if Key(key.tensor) in self.plan.entries else ""
-            source = self._apart(key, value)
+            source = self._conversion_input(key, value)
             q = self.w.quantize(source, key, suffix)
             dq = self.w.dequantize(q.outputs[0], key, suffix)
             self.w.after(source, [q, dq])
-            self.made[slot] = dq.outputs[0]
-        return self.made[slot]
+            self.dequantized[slot] = dq.outputs[0]
+        return self.dequantized[slot]
 
     def _weight(self, key: Key) -> ir.Value:
-        """Stored integers and their DequantizeLinear; readers that agree share it."""
+        """Return the dequantized view of stored integers; consumers that agree share it."""
         integers = self.w.quantized_weight(key)
         slot = (integers, self.w.params[key].identity)
-        if slot not in self.made:
+        if slot not in self.dequantized:
             dq = self.w.dequantize(integers, key)
-            reader = self.w.nodes[key.reader or ""]
+            consumer = self.w.nodes[key.consumer or ""]
             if integers.producer() is not None:
                 self.w.after(integers, [dq])
-            elif len(self.w.values[key.tensor].consumers()) == 1:
-                self.w.before(reader, [dq])
+            elif len(self.w.values[key.tensor].consumers()) == 1 and not self.plan.writing.explicit:
+                self.w.before(consumer, [dq])
             else:
                 self.w.at_start([dq])
-            self.made[slot] = dq.outputs[0]
-            if self.plan.spelling.explicit and isinstance(self.plan.entries[key], Derived):
+            self.dequantized[slot] = dq.outputs[0]
+            if self.plan.writing.explicit and isinstance(self.plan.entries[key], Derived):
                 self.biases[key.tensor] = dq.outputs[0]
-        return self.made[slot]
+        return self.dequantized[slot]

@@ -1,8 +1,8 @@
-"""QOperator: QLinearConv, QLinearMatMul and their kin; integers flow from one to the next.
+"""The QOperator style: QLinearConv, QLinearMatMul and the like; integers flow from one to the next.
 
-Every float value T that the plan quantizes has an integer twin. A quantized node makes the twin directly;
-where a float node made T, a QuantizeLinear stands behind it. Where a float node reads T and only the twin
-exists, a DequantizeLinear stands in between.
+Every float value that the plan quantizes has an integer twin. A quantized node computes the twin directly;
+where a float node computes the value, a QuantizeLinear follows. Where a float node reads a value of which
+only the twin exists, a DequantizeLinear comes in between.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import onnx_ir as ir
 from octavo.core.plan import Derived, Dynamic, Key, Plan
 from octavo.core.plan import Quantized as Planned
 from octavo.core.recipe import Style
-from octavo.emission import names, special
-from octavo.emission.forms import Quantized, fill
+from octavo.emission import barriers, names, special
+from octavo.emission.operands import Quantized, operands_of
+from octavo.emission.output_format import OutputFormat
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
-from octavo.model.query import opset
-from octavo.ops import MATMUL_TO_FLOAT, Form, rule_of
-from octavo.planning.listed_integers import PASSED
+from octavo.model.graph.query import opset
+from octavo.ops import MATMUL_TO_FLOAT, REMOVED, Lowering, rule_of
 from octavo.planning.resolve import Params
-
-UINT8 = ir.DataType.UINT8
 
 
 def emit(model: ir.Model, plan: Plan, params: Params) -> None:
     """Write the plan into the model, in place."""
     Emitter(Writer(model, plan, params)).run()
+
+
+FORMAT = OutputFormat("qoperator", Style.QOPERATOR, emit)
 
 
 class Emitter:
@@ -37,31 +38,31 @@ class Emitter:
     def __init__(self, writer: Writer) -> None:
         self.w = writer
         self.plan = writer.plan
-        self.twins: dict[ir.Value, ir.Value] = {}  # float value → integers made by a quantized node
-        self.quantized: dict[Hashable, ir.Value] = {}  # made by QuantizeLinear
-        self.rounded: dict[ir.Value, ir.Value] = {}  # float value → what a pair for its float readers gave
-        self.running: dict[ir.Value, Quantized] = {}  # made by DynamicQuantizeLinear
-        self.floats: dict[ir.Value, ir.Value] = {}  # float value with a twin → what DequantizeLinear gave
+        self.twins: dict[ir.Value, ir.Value] = {}  # float value → integers from a quantized node
+        self.quantized: dict[Hashable, ir.Value] = {}  # results of QuantizeLinear
+        self.rounded: dict[ir.Value, ir.Value] = {}  # float value → the rounded one for float consumers
+        self.running: dict[ir.Value, Quantized] = {}  # results of DynamicQuantizeLinear
+        self.floats: dict[ir.Value, ir.Value] = {}  # float value with a twin → result of DequantizeLinear
 
     def run(self) -> None:
         """Write every node of the plan, in the order of the graph."""
         weights = [self.w.values[key.tensor] for key in self.plan.entries if self.w.is_stored(key)]
         nodes = list(self.w.nodes.values())
         early = self._early(nodes)
-        for tensor, reader in self.plan.rounded:
-            self._round(Key(tensor, reader))
+        for tensor, consumer in self.plan.rounded:
+            self._round(Key(tensor, consumer))
         for node in nodes:
             planned = self.plan.nodes.get(node.name or "")
-            if planned is not None and not special.spell(self.w, node.name or ""):
+            if planned is not None and not special.write(self.w, node.name or ""):
                 self.write(node, planned)
         self._back_to_float()
         self._stored_back_to_float(early)
-        for name in self.plan.guards:
-            special.guard(self.w, self.w.nodes[name])
+        for name in self.plan.barriers:
+            barriers.write(self.w, name)
         self.w.drop_unused(weights)
 
     def _round(self, key: Key) -> None:
-        """A pair behind a value that no quantized node makes, for the float nodes that read it rounded."""
+        """Add a pair after a value that a float node computes, for the float nodes that read it rounded."""
         value = self.w.values[key.tensor]
         source = self._source(value, key)
         q = self.w.quantize(source, key, self._suffix(key))
@@ -69,62 +70,50 @@ class Emitter:
         self.w.after(source, [q, dq])
         self.quantized[value, self.w.params[key].identity] = q.outputs[0]
         integers = [node for node in value.consumers() if node.name in self.plan.nodes]
-        if key.reader is None:
+        if key.consumer is None:
             edges = [n for n in value.consumers() if Key(key.tensor, n.name) in self.plan.entries]
             kept = [q, *integers, *edges]
             self.w.replace_everywhere(value, dq.outputs[0], keep=kept)
             self.rounded[value] = dq.outputs[0]
             return
-        for index, read in enumerate(self.w.nodes[key.reader].inputs):
+        for index, read in enumerate(self.w.nodes[key.consumer].inputs):
             if read is value:
-                self.w.nodes[key.reader].replace_input_with(index, dq.outputs[0])
+                self.w.nodes[key.consumer].replace_input_with(index, dq.outputs[0])
 
     def _source(self, value: ir.Value, key: Key) -> ir.Value:
-        """What is quantized for a key: on an edge the tensor as all others see it."""
-        return self.rounded.get(value, value) if key.reader is not None else value
+        """Return what is quantized for a key: on an edge, the tensor as all other consumers see it."""
+        return self.rounded.get(value, value) if key.consumer is not None else value
 
     def write(self, node: ir.Node, planned: Planned) -> None:
-        """One node of the plan."""
-        if planned.form == PASSED:
+        """Write one node of the plan."""
+        if planned.lowering == REMOVED:
             self._pass(node)
-        elif planned.form == MATMUL_TO_FLOAT.op_type:
+        elif planned.lowering == MATMUL_TO_FLOAT.op_type:
             self._to_float(node, planned.bias_add)
         else:
-            self._rewrite(node, self._form(node))
-
-    def _form(self, node: ir.Node) -> Form:
-        rule = rule_of(node)
-        form = rule.forms.get(Style.QOPERATOR) if rule is not None else None
-        if form is None:
-            raise TableError(
-                f"The plan wants {node.name!r} in the qoperator style, which {node.op_type} does not have;"
-                " leave the node out."
-            )
-        return form
+            self._rewrite(node, lowering_of(node, Style.QOPERATOR))
 
     # ---- one node
 
-    def _rewrite(self, node: ir.Node, form: Form) -> None:
+    def _rewrite(self, node: ir.Node, lowering: Lowering) -> None:
         key = Key(_name(node.outputs[0]))
         output = self.w.scale_and_zero(key) if key in self.plan.entries else None
-        operands = fill(
-            form,
+        operands = operands_of(
+            lowering,
             node,
             lambda i: self._integers(node, i),
             lambda i: self._bias(node, i),
             output,
             lambda i: self._padding(node, i),
         )
-        new = self.w.like(node, form.domain, form.op_type, operands)
-        for name, attribute in node.attributes.items():
-            if form.attributes is None or name in form.attributes:
-                new.attributes[name] = attribute
-        if form.op_type == "QLinearSoftmax":
+        new = self.w.like(node, lowering.domain, lowering.op_type, operands)
+        keep_attributes(new, node, lowering)
+        if lowering.op_type == "QLinearSoftmax":
             new.attributes["opset"] = ir.AttrInt64("opset", opset(self.w.model))
         self._put(node, new)
 
     def _put(self, old: ir.Node, new: ir.Node) -> None:
-        """The integer operator beside the float one, whose outputs live on until their readers are served."""
+        """Insert the integer operator; the float outputs stay until their consumers are rewritten."""
         self.w.before(old, [new])
         for was, now in zip(old.outputs, new.outputs, strict=True):
             params = self.w.params.get(Key(_name(was)))
@@ -138,7 +127,7 @@ class Emitter:
         _remove_unread(old)
 
     def _pass(self, node: ir.Node) -> None:
-        """A clamp whose effect the quantized range of its input has: the integers go on."""
+        """Pass the integers on: the quantized range of its input replaces a clamp."""
         self.twins[node.outputs[0]] = self._integers(node, 0).integers
         for index in range(len(node.inputs)):
             node.replace_input_with(index, None)
@@ -150,8 +139,8 @@ class Emitter:
         return self._integers(node, index).integers
 
     def _to_float(self, node: ir.Node, bias_add: str | None) -> None:
-        """A linear layer with float result: MatMulIntegerToFloat takes the bias along."""
-        operands = fill(MATMUL_TO_FLOAT, node, lambda i: self._integers(node, i))
+        """Write a linear layer with a float result: MatMulIntegerToFloat, which takes the bias."""
+        operands = operands_of(MATMUL_TO_FLOAT, node, lambda i: self._integers(node, i))
         last = node
         if bias_add is not None:
             last = self.w.nodes[bias_add]
@@ -167,7 +156,7 @@ class Emitter:
     def _integers(self, node: ir.Node, index: int) -> Quantized:
         value = node.inputs[index]
         if value is None:
-            raise TableError(f"Node {node.name!r} lacks input {index}.")
+            raise TableError(f"Node {node.name!r} has no input {index}.")
         key = self.plan.lookup(_name(value), node.name or "")
         if key is None:
             raise TableError(f"The plan quantizes node {node.name!r} but not its input {value.name!r}.")
@@ -176,21 +165,14 @@ class Emitter:
         return Quantized(self._stored_or_made(value, key), *self.w.scale_and_zero(key, self._suffix(key)))
 
     def _running(self, value: ir.Value) -> Quantized:
-        """A value quantized while the model runs, once for all readers."""
+        """Return a value quantized while the model runs, once for all consumers."""
         if value not in self.running:
-            base, edit = value.name or "", self.w.editor
-            kinds = {names.QUANTIZED: UINT8, names.SCALE: ir.DataType.FLOAT, names.ZERO_POINT: UINT8}
-            outputs = [
-                ir.Value(name=edit.values.claim(base + suffix), type=ir.TensorType(kind))
-                for suffix, kind in kinds.items()
-            ]
-            name = edit.nodes.claim(base + names.QUANTIZE)
-            self.w.after(value, [ir.Node("", "DynamicQuantizeLinear", [value], outputs=outputs, name=name)])
-            self.running[value] = Quantized(*outputs)
+            node, self.running[value] = self.w.dynamically_quantized(value)
+            self.w.after(value, [node])
         return self.running[value]
 
     def _suffix(self, key: Key) -> str:
-        return names.CONVERTED if key.reader is not None and Key(key.tensor) in self.plan.entries else ""
+        return names.CONVERTED if key.consumer is not None and Key(key.tensor) in self.plan.entries else ""
 
     def _stored_or_made(self, value: ir.Value, key: Key) -> ir.Value:
         if self.w.is_stored(key):
@@ -202,7 +184,7 @@ class Emitter:
         if slot not in self.quantized:
             source = self._dequantized(value) if value in self.twins else self._source(value, key)
             q = self.w.quantize(source, key, self._suffix(key))
-            if self.plan.spelling.explicit:
+            if self.plan.writing.explicit:
                 q.outputs[0].name = self.w.editor.values.claim(key.tensor + names.QUANTIZED)
             self.w.after(source, [q])
             self.quantized[slot] = q.outputs[0]
@@ -223,13 +205,13 @@ class Emitter:
             return self._running_bias(node, index)
         if not isinstance(entry, Derived):
             raise TableError(
-                f"The plan leaves the bias of {node.name!r} float, which its integer operator can't take;"
-                " leave the node out, or let biases be quantized."
+                f"The plan keeps the bias of {node.name!r} in float, which its integer operator can't take;"
+                " exclude the node, or quantize biases."
             )
         return self.w.quantized_weight(key)
 
     def _running_bias(self, node: ir.Node, index: int) -> ir.Value:
-        """A bias whose scale is known when the model runs: divided by it, rounded, int32."""
+        """Compute an int32 bias whose scale is known when the model runs: divided by it and rounded."""
         bias, x, w = node.inputs[index], self._integers(node, 0), self._integers(node, 1)
         last: ir.Value | None = None
         made: list[ir.Node] = []
@@ -249,15 +231,15 @@ class Emitter:
         self.w.before(node, made)
         return made[-1].outputs[0]
 
-    # ---- the way back
+    # ---- back to float
 
     def _back_to_float(self) -> None:
-        """A DequantizeLinear for each twin that a float node or a graph output still wants as float."""
+        """Add a DequantizeLinear for each twin that a float node or a graph output reads."""
         for value in list(self.twins):
             old = value.producer()
             if value.uses() or value.is_graph_output():
                 made = self._dequantized(value)
-                if self.plan.spelling.explicit:
+                if self.plan.writing.explicit:
                     self.w.rename(made, value)
                 else:
                     self.w.replace_everywhere(value, made)
@@ -265,8 +247,8 @@ class Emitter:
                 _remove_unread(old)
 
     def _early(self, nodes: Sequence[ir.Node]) -> set[ir.Node]:
-        """Float nodes that read a stored tensor before any quantized node does; they keep the float value."""
-        stored = {key.tensor for key in self.plan.entries if key.reader is None and self.w.is_stored(key)}
+        """Return float nodes that read a stored tensor before any quantized node; they keep it in float."""
+        stored = {key.tensor for key in self.plan.entries if key.consumer is None and self.w.is_stored(key)}
         found: set[ir.Node] = set()
         for node in nodes:
             if not stored:
@@ -279,15 +261,43 @@ class Emitter:
         return found
 
     def _stored_back_to_float(self, early: set[ir.Node]) -> None:
-        """A DequantizeLinear for each stored tensor that is quantized for all and that a float node reads."""
+        """Add a DequantizeLinear for each stored tensor that is quantized for all and has float consumers."""
         for key in self.plan.entries:
             value = self.w.values[key.tensor]
-            if key.reader is not None or not self.w.is_stored(key):
+            if key.consumer is not None or not self.w.is_stored(key):
                 continue
             if any(node not in early for node, _ in value.uses()):
                 dq = self.w.dequantize(self.w.quantized_weight(key), key)
+                if (
+                    self.plan.style is Style.INTEGER
+                    and "axis" in dq.attributes
+                    and self.plan.writing.explicit
+                ):
+                    axis = dq.attributes["axis"].as_int() - len(value.shape or ())
+                    dq.attributes["axis"] = ir.AttrInt64(
+                        "axis", axis
+                    )  # counted from the last, as tools expect
                 self.w.at_start([dq])
                 self.w.replace_everywhere(value, dq.outputs[0], keep=list(early))
+
+
+def lowering_of(node: ir.Node, style: Style) -> Lowering:
+    """Return the integer operator of a node in a style; raise where it has none."""
+    rule = rule_of(node)
+    found = rule.lowerings.get(style) if rule is not None else None
+    if found is None:
+        raise TableError(
+            f"The plan quantizes {node.name!r} in the style {style.value}, which has no {node.op_type};"
+            " exclude the node."
+        )
+    return found
+
+
+def keep_attributes(new: ir.Node, old: ir.Node, lowering: Lowering) -> None:
+    """Copy the attributes that the integer operator keeps."""
+    for name, attribute in old.attributes.items():
+        if lowering.attributes is None or name in lowering.attributes:
+            new.attributes[name] = attribute
 
 
 def _remove_unread(node: ir.Node) -> None:

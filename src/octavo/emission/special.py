@@ -1,4 +1,4 @@
-"""Spellings that no template covers: lookups of quantized rows, recurrent layers, and guards."""
+"""Operators that no operand template covers: lookups of quantized rows, recurrent layers, block products."""
 
 from __future__ import annotations
 
@@ -6,45 +6,55 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.core.plan import Constant, Key
-from octavo.emission import names, softmax
+from octavo.emission import block_qdq, gather_blocks, names, split_activations
 from octavo.emission.nbits import block_product
-from octavo.emission.passes import is_wanted, passes
 from octavo.emission.writer import MS, Writer
 from octavo.errors import TableError
-from octavo.model.query import is_float
-from octavo.ops import BLOCK_PRODUCT, MATMUL_TO_FLOAT, Act, Kind, rule_of
-from octavo.planning import masks
-
-_LOWEST = np.float32(-3.0e38)
+from octavo.ops import GATHER_BLOCKS, MATMUL_NBITS, MATMUL_TO_FLOAT
 
 
-def spell(writer: Writer, name: str) -> bool:
-    """Write a node that is spelled the same in every style; False where it is none of those."""
+def write(writer: Writer, name: str) -> bool:
+    """Write a node that is the same in every style; return False where it is not one of those."""
     planned, node = writer.plan.nodes[name], writer.nodes[name]
-    if planned.form == "DynamicQuantizeLSTM":
+    if planned.lowering == "DynamicQuantizeLSTM":
         _recurrent(writer, node)
+        return True
+    if planned.lowering == GATHER_BLOCKS.op_type:
+        gather_blocks.write_lookup(writer, node, _key(node, 0))
         return True
     if planned.op_type == "Gather" and isinstance(writer.plan.entries.get(_key(node, 0)), Constant):
         _lookup(writer, node)
         return True
-    if planned.form == BLOCK_PRODUCT.op_type:
+    if planned.lowering == MATMUL_NBITS.op_type:
         block_product(writer, node)
         return True
-    if planned.form == MATMUL_TO_FLOAT.op_type and is_wanted(writer, node):
-        passes(writer, node)
+    if planned.lowering == node.op_type and _is_weight_alone(writer, node):
+        block_qdq.write_dequantized(writer, node, _key(node, 1))
+        return True
+    if planned.lowering == MATMUL_TO_FLOAT.op_type and split_activations.is_split(writer, node):
+        split_activations.write(writer, node)
         return True
     return False
+
+
+def _is_weight_alone(writer: Writer, node: ir.Node) -> bool:
+    """Whether a product reads a weight that an algorithm has put into blocks, and its input as float."""
+    if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
+        return False
+    params = writer.params.get(_key(node, 1))
+    x = writer.plan.lookup(node.inputs[0].name or "", node.name or "")
+    return params is not None and params.matrix is not None and x is None
 
 
 def _key(node: ir.Node, index: int) -> Key:
     value = node.inputs[index]
     if value is None:
-        raise TableError(f"The plan wants input {index} of node {node.name!r} quantized, and it has none.")
+        raise TableError(f"The plan quantizes input {index} of node {node.name!r}, which has no such input.")
     return Key(value.name or "", node.name)
 
 
 def _lookup(writer: Writer, node: ir.Node) -> None:
-    """Gather rows of integers and their scales: the table is never dequantized as a whole.
+    """Gather rows of integers and their scales, so that the table is not dequantized as a whole.
 
     With one scale a row, ``Gather(T, i)`` becomes
     ``(Cast(Gather(T_quantized, i)) - Gather(T_zero_point, i)) · Gather(T_scale, i)``.
@@ -79,7 +89,7 @@ def _lookup(writer: Writer, node: ir.Node) -> None:
 
 
 def _recurrent(writer: Writer, node: ir.Node) -> None:
-    """An LSTM with 8-bit weights: W and R transposed, activations quantized at run time."""
+    """Write an LSTM with 8-bit weights: W and R transposed, activations quantized at run time."""
     weights, scales = [], []
     for index in (1, 2):
         key = _key(node, index)
@@ -95,7 +105,7 @@ def _recurrent(writer: Writer, node: ir.Node) -> None:
 
 
 def _gate_scales(writer: Writer, key: Key) -> list[ir.Value]:
-    """Scale and zero point as the kernel wants them: [directions], or [directions, gate rows]."""
+    """Return scale and zero point as the kernel takes them: [directions], or [directions, gate rows]."""
     params = writer.params[key]
     directions = _directions(writer.values[key.tensor])
     gates = params.scale.size // directions if params.scale.ndim else 0
@@ -114,46 +124,3 @@ def _directions(weight: ir.Value) -> int:
 
 def _spread(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return values.reshape(shape) if values.ndim else np.full(shape, values)
-
-
-def guard(writer: Writer, node: ir.Node) -> None:
-    """Put a Max that changes nothing beside a node, so that the runtime does not rewrite it.
-
-    In front of a layer it keeps the runtime from rounding the layer's float weights, or from looking for a
-    kernel that it has not; behind a Relu or Clip, from dropping that; on both sides of data movement, from
-    moving QuantizeLinear and DequantizeLinear past it. A float Add becomes a Sum, which the runtime leaves
-    alone. A float Softmax becomes its parts, or, over the last axis, gets a floor under what it reads.
-    """
-    is_float_node = node.name not in writer.plan.nodes
-    if node.op_type == "Add" and is_float_node:
-        node.op_type = "Sum"
-        return
-    if node.op_type == "Softmax" and is_float_node:
-        if masks.over_last_axis(node):
-            softmax.put_floor(writer, node)
-        else:
-            softmax.spell(writer, node)
-        return
-    rule = rule_of(node)
-    kind = rule.kind if rule is not None else None
-    if kind is not Kind.CLAMP:
-        index = next(
-            (i for i in range(len(node.inputs)) if rule is not None and isinstance(rule.role(i), Act)), 0
-        )
-        value = node.inputs[index]
-        if value is None:
-            raise TableError(f"The plan guards node {node.name!r}, which reads nothing.")
-        held = _held(writer, value, f"{node.name}_guard")
-        writer.before(node, [held])
-        node.replace_input_with(index, held.outputs[0])
-    if kind in (Kind.CLAMP, Kind.MOVE, Kind.LOOKUP):
-        for i, value in enumerate(node.outputs):
-            if is_float(value):
-                held = _held(writer, value, f"{node.name}_guard_{i}")
-                writer.after(value, [held])
-                writer.replace_everywhere(value, held.outputs[0], keep=[held])
-
-
-def _held(writer: Writer, value: ir.Value, name: str) -> ir.Node:
-    low = writer.constant(f"{name}_lowest", np.asarray(_LOWEST))
-    return writer.editor.node("Max", [value, low], name=name, output=name, dtype=ir.DataType.FLOAT)

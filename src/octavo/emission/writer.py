@@ -1,7 +1,7 @@
-"""What all styles share: constants for scales and zero points, quantized weights, and where new nodes go.
+"""What all styles share: constants for scales and zero points, quantized weights, and positions of new nodes.
 
-Nothing is decided here. All but small weights are quantized when their bytes are asked for, so that a model
-of many gigabytes passes through one tensor at a time.
+Nothing is decided here. All but small weights are quantized when their bytes are needed, so that a model of
+many gigabytes passes through one tensor at a time.
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from octavo.core.plan import Constant, Derived, Fixed, Key, Plan, Shared
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import QType
 from octavo.emission import names
+from octavo.emission.operands import Quantized
 from octavo.errors import TableError
-from octavo.model import query
-from octavo.model.edit import Editor
-from octavo.model.serialize import TYPED, weight_bytes
-from octavo.model.tensors import ArrayTensor, dims_of, of_array
+from octavo.model.files.io import weight_bytes
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor
+from octavo.model.graph.meta import set_typed
+from octavo.model.graph.tensors import ArrayTensor, dims_of, of_array
 from octavo.planning.resolve import Params, stored_granularity
-from octavo.planning.sources import weight_of
+from octavo.planning.weights import weight_of
 
 MS = "com.microsoft"
 Axes = tuple[int, ...]
 
 _ARRAYS = (ArrayTensor, ir.Tensor)
-KEEP = 256 << 20  # bytes; the quantized weights of a smaller model stay in memory once computed
-_AT_ONCE = 1 << 16  # elements; to put off a smaller weight's computation costs more than to keep it
+KEEP_BYTES = 256 << 20  # the quantized weights of a smaller model stay in memory once computed
+_LAZY_ELEMENTS = 1 << 16  # a smaller weight is quantized at once; to defer it costs more than to keep it
 
 
 class _Known(dict[Key, QParams]):
-    """Parameters by key; a key without any is a fault of the plan."""
+    """Parameters by key; a key without any is an error of the plan."""
 
     def __missing__(self, key: Key) -> QParams:
         raise TableError(
-            f"The plan quantizes {key} while the model runs, and the node is spelled in a form that needs a "
-            "scale ahead of time; measure the tensor, or make the plan again with 'octavo plan'."
+            f"The plan quantizes {key} while the model runs, but the operator that reads it needs a scale"
+            " ahead of time; measure the tensor, or make the plan again with 'octavo plan'."
         )
 
 
@@ -53,20 +55,20 @@ class Writer:
         self.model, self.plan, self.params = model, plan, _Known(params)
         self.editor = Editor(model)
         self.nodes = {node.name or "": node for node in query.nodes(model)}
-        self._refuse_strangers()
-        self.keeps = weight_bytes(model) < KEEP
-        self.shared: dict[Hashable, Any] = {}  # what spellings of several nodes have in common
+        self._check_nodes()
+        self.keeps = weight_bytes(model) < KEEP_BYTES
+        self.shared: dict[Hashable, Any] = {}  # what several lowered nodes have in common
         self._constants: dict[Hashable, tuple[ir.Value, ir.Value]] = {}
         self._scales: dict[Hashable, ir.Value] = {}
         self._zeros: dict[Hashable, ir.Value] = {}
         self._weights: dict[Hashable, ir.Value] = {}
-        self._readers = Counter(key.tensor for key in plan.entries)
-        self._turned: dict[tuple[ir.Value, Axes], ir.Value] = {}
-        self._absorb()
+        self._consumers = Counter(key.tensor for key in plan.entries)
+        self._permuted: dict[tuple[ir.Value, Axes], ir.Value] = {}
+        self._fuse()
         self.values = self._named()
         for key in plan.entries:
-            if key.reader is None and self.values[key.tensor].is_initializer():
-                self._readers[key.tensor] = len(self.values[key.tensor].uses())
+            if key.consumer is None and self.values[key.tensor].is_initializer():
+                self._consumers[key.tensor] = len(self.values[key.tensor].uses())
 
     def _named(self) -> dict[str, ir.Value]:
         found = {v.name or "": v for graph in query.graphs(self.model) for v in graph.inputs}
@@ -76,21 +78,21 @@ class Writer:
                 found[value.name or ""] = value
         return found
 
-    def _refuse_strangers(self) -> None:
-        """Raise where the plan is one for another model."""
+    def _check_nodes(self) -> None:
+        """Raise where the plan was made for another model."""
         missing = [name for name in self.plan.nodes if name not in self.nodes]
         if missing:
             raise TableError(
                 f"The plan names {len(missing)} nodes that this model does not have, such as {missing[0]!r};"
-                " make the plan from this very model, prepared in the same way."
+                " make a plan for this model, prepared in the same way."
             )
 
-    def _absorb(self) -> None:
-        """Remove the clamps whose effect the quantized ranges have; what fed them takes over their output."""
-        for name in self.plan.absorbed:
+    def _fuse(self) -> None:
+        """Remove the clamps that quantized ranges replace; their inputs take over their outputs."""
+        for name in self.plan.fused:
             clamp = self.nodes.get(name)
             if clamp is None or clamp.inputs[0] is None:
-                raise TableError(f"The plan absorbs a node {name!r} that this model does not have.")
+                raise TableError(f"The plan fuses a node {name!r} that this model does not have.")
             self.editor.take_over(clamp.inputs[0], clamp.outputs[0])
             self.editor.remove([clamp])
             del self.nodes[name]
@@ -98,7 +100,7 @@ class Writer:
     # ---- parameters as constants
 
     def scale_and_zero(self, key: Key, suffix: str = "") -> tuple[ir.Value, ir.Value]:
-        """Initializers that hold scale and zero point of a key; shared parameters are those of their root."""
+        """Return initializers with scale and zero point of a key, or of the root that it shares them with."""
         params = self.params[key]
         base = self.plan.root(key).tensor
         if isinstance(self.plan.entries[key], Derived):
@@ -107,16 +109,20 @@ class Writer:
         known = self._constants.get(slot)
         if known is None:
             zero = self._zero(base + names.ZERO_POINT + suffix, params)
-            scale = self.number(base + names.SCALE + suffix, params.scale)
+            derived = isinstance(
+                self.plan.entries[key], Derived
+            )  # the scale of a bias is a list, even of one
+            content = np.atleast_1d(params.scale) if derived else params.scale
+            scale = self.number(base + names.SCALE + suffix, content)
             known = self._constants[slot] = (scale, zero)
         return known
 
     def _zero(self, name: str, params: QParams) -> ir.Value:
-        """A zero point; unless each tensor is to have its own, all equal ones are one initializer.
+        """Return a zero point; equal ones are one initializer unless the plan's writing is explicit.
 
-        The time in which the runtime loads a graph grows with the square of the number of initializers.
+        The time that the runtime takes to load a graph grows with the square of the number of initializers.
         """
-        if self.plan.spelling.explicit:
+        if self.plan.writing.explicit:
             return self.number(name, params.zero_point, params.qtype)
         zero = params.zero_point
         slot = (params.qtype, zero.shape, zero.tobytes())
@@ -125,8 +131,8 @@ class Writer:
         return self._zeros[slot]
 
     def _numbers(self, key: Key, suffix: str) -> Sequence[ir.Value]:
-        """Scale and zero point; the scale alone of an int32 bias, whose zero point is always zero."""
-        if self.plan.spelling.explicit or not isinstance(self.plan.entries[key], Derived):
+        """Return scale and zero point; only the scale of an int32 bias, whose zero point is always zero."""
+        if self.plan.writing.explicit or not isinstance(self.plan.entries[key], Derived):
             return self.scale_and_zero(key, suffix)
         name = self.plan.root(key).tensor + names.QUANTIZED + names.SCALE + suffix
         slot = (name, self.params[key].identity)
@@ -135,22 +141,22 @@ class Writer:
         return [self._scales[slot]]
 
     def constant(self, name: str, content: Any, qtype: QType | None = None) -> ir.Value:
-        """A new initializer; of a quantized type where one is given."""
+        """Add an initializer; of a quantized type where one is given."""
         dtype = ir.DataType(qtype.onnx) if qtype is not None else None
         return self.editor.constant(name, np.asarray(content), dtype)
 
     def number(self, name: str, content: Any, qtype: QType | None = None) -> ir.Value:
-        """A new initializer that holds scales or zero points."""
+        """Add an initializer that holds scales or zero points."""
         value = self.constant(name, content, qtype)
         tensor = value.const_value
-        if self.plan.spelling.explicit and tensor is not None and type(tensor) in _ARRAYS:
-            tensor.meta[TYPED] = True
+        if self.plan.writing.explicit and tensor is not None and type(tensor) in _ARRAYS:
+            set_typed(tensor)
         return value
 
     # ---- weights
 
     def is_stored(self, key: Key) -> bool:
-        """Whether a key is that of a weight, a bias or a constant operand, whose integers are stored."""
+        """Return whether a key is a weight, a bias or a constant operand, whose integers are stored."""
         match self.plan.entries[key]:
             case Constant() | Derived():
                 return True
@@ -162,10 +168,10 @@ class Writer:
                 return False
 
     def quantized_weight(self, key: Key, *, layout: Axes | None = None) -> ir.Value:
-        """The integers of a weight or bias, stored once for all readers that have the same parameters.
+        """Return the integers of a weight or bias, stored once for all consumers with the same parameters.
 
-        A tied weight, read through a Transpose, is stored as it was and turned when the runtime loads it.
-        ``layout`` is a further permutation that the integers are stored in (kernels that want another order).
+        A tied weight, read through a Transpose, is stored as it was and transposed when the runtime loads it.
+        ``layout`` is a further permutation of axes, for kernels that take another order.
         """
         source = weight_of(self.values[key.tensor])
         if source is None:
@@ -177,12 +183,12 @@ class Writer:
             stored = self._stored(key, origin, perm, None)
             return stored if perm is None else self._transposed(stored, perm, key)
         whole = layout if perm is None else tuple(perm[i] for i in layout)
-        if self._readers[key.tensor] > 1:
+        if self._consumers[key.tensor] > 1:
             return self._transposed(self._stored(key, origin, perm, None), whole, key)
         return self._stored(key, origin, perm, None if whole == tuple(range(len(whole))) else whole)
 
     def _stored(self, key: Key, origin: ir.Value, perm: Axes | None, layout: Axes | None) -> ir.Value:
-        """The initializer with the integers of ``origin``, its axes in the order ``layout``."""
+        """Return the initializer with the integers of ``origin``, its axes in the order ``layout``."""
         params = self.params[key]
         if perm is not None:
             params = QParams(params.scale, params.zero_point, params.qtype, stored_granularity(params, perm))
@@ -196,25 +202,27 @@ class Writer:
     def _limits(self, key: Key) -> tuple[int, int] | None:
         match self.plan.entries[key]:
             case Constant(scheme) | Fixed(scheme) if not scheme.qtype.is_float:
-                return scheme.qtype.limits(symmetric=scheme.symmetric, reduced=scheme.reduce_range)
+                low, high = scheme.qtype.limits(symmetric=scheme.symmetric, reduced=scheme.reduce_range)
+                middle = scheme.symmetric and scheme.reduce_range and not scheme.qtype.signed
+                return low, high + 1 if middle else high  # as far above the middle, which is 64, as below
             case _:
                 return None
 
     def _transposed(self, stored: ir.Value, perm: Axes, key: Key) -> ir.Value:
-        """Integers of a tied weight, turned as its reader wants them; the runtime folds this at load."""
-        if (stored, perm) not in self._turned:
+        """Return the integers of a tied weight, transposed for its consumer; the runtime folds that."""
+        if (stored, perm) not in self._permuted:
             name = key.tensor + names.QUANTIZED
             node = self.editor.node(
                 "Transpose", [stored], {"perm": list(perm)}, name=name, output=name, dtype=stored.dtype
             )
             self.at_start([node])
-            self._turned[stored, perm] = node.outputs[0]
-        return self._turned[stored, perm]
+            self._permuted[stored, perm] = node.outputs[0]
+        return self._permuted[stored, perm]
 
-    # ---- places
+    # ---- positions
 
     def after(self, value: ir.Value, new: Sequence[ir.Node]) -> None:
-        """Put nodes where a value has just been made."""
+        """Insert nodes right after the one that computes a value."""
         producer = value.producer()
         if producer is not None and producer.graph is not None:
             producer.graph.insert_after(producer, new)
@@ -223,24 +231,35 @@ class Writer:
             prepend(graph, new)
 
     def before(self, node: ir.Node, new: Sequence[ir.Node]) -> None:
-        """Put nodes in front of one."""
+        """Insert nodes before one."""
         if node.graph is None:
             raise TableError(f"The plan names {node.name!r} twice, or it was removed; make the plan again.")
         node.graph.insert_before(node, new)
 
     def at_start(self, new: Sequence[ir.Node]) -> None:
-        """Put nodes before all others."""
+        """Insert nodes before all others."""
         prepend(self.model.graph, new)
 
     # ---- single nodes
 
     def quantize(self, value: ir.Value, key: Key, suffix: str = "") -> ir.Node:
-        """A QuantizeLinear node behind a value; put nowhere yet."""
+        """Return a QuantizeLinear node for a value, not inserted yet."""
         return self._linear("QuantizeLinear", names.QUANTIZE, value, key, suffix, self.params[key].qtype.onnx)
 
     def dequantize(self, value: ir.Value, key: Key, suffix: str = "") -> ir.Node:
-        """A DequantizeLinear node behind an integer value; put nowhere yet."""
+        """Return a DequantizeLinear node for an integer value, not inserted yet."""
         return self._linear("DequantizeLinear", names.DEQUANTIZE, value, key, suffix, ir.DataType.FLOAT)
+
+    def dynamically_quantized(self, value: ir.Value) -> tuple[ir.Node, Quantized]:
+        """Return a DynamicQuantizeLinear node for a value, not inserted yet, and its results."""
+        base, kinds = value.name or "", (ir.DataType.UINT8, ir.DataType.FLOAT, ir.DataType.UINT8)
+        outputs = [
+            ir.Value(name=self.editor.values.claim(base + suffix), type=ir.TensorType(kind))
+            for suffix, kind in zip((names.QUANTIZED, names.SCALE, names.ZERO_POINT), kinds, strict=True)
+        ]
+        name = self.editor.nodes.claim(base + names.QUANTIZE)
+        node = ir.Node("", "DynamicQuantizeLinear", [value], outputs=outputs, name=name)
+        return node, Quantized(*outputs)
 
     def _linear(self, op: str, infix: str, value: ir.Value, key: Key, suffix: str, dtype: int) -> ir.Node:
         return self.editor.node(
@@ -250,11 +269,11 @@ class Writer:
             name=key.tensor + infix + suffix,
             output=key.tensor + infix + names.OUTPUT + suffix,
             dtype=ir.DataType(dtype),
-            domain=self.plan.spelling.domain,
+            domain=self.plan.writing.domain,
         )
 
     def like(self, node: ir.Node, domain: str, op_type: str, operands: Sequence[ir.Value | None]) -> ir.Node:
-        """Another operator with fresh outputs of the same types, for the place of a node; put nowhere yet."""
+        """Return a node to replace another, with new outputs of the same types; not inserted yet."""
         outputs = [
             ir.Value(
                 name=self.editor.values.claim(v.name + names.QUANTIZED) if v.name else None,
@@ -266,10 +285,10 @@ class Writer:
         name = self.editor.nodes.claim((node.name or "") + names.NODE)
         return ir.Node(domain, op_type, operands, outputs=outputs, name=name)
 
-    # ---- instead of the old
+    # ---- replacing
 
     def replace_node(self, old: ir.Node, new: Sequence[ir.Node]) -> None:
-        """Put nodes in the place of one; the outputs of the last take over those of the old node."""
+        """Replace a node; the outputs of the last new node take over those of the old one."""
         self.before(old, new)
         for was, now in zip(old.outputs, new[-1].outputs, strict=False):
             if was.name:
@@ -277,34 +296,35 @@ class Writer:
         self.editor.remove([old])
 
     def rename(self, new: ir.Value, old: ir.Value) -> None:
-        """Let a value stand where another stood, under its name."""
+        """Replace a value by another, which takes over its name."""
         name = old.name or ""
         self.editor.take_over(new, old)
         self.values[name] = new
 
     def replace_everywhere(self, old: ir.Value, new: ir.Value, *, keep: Sequence[ir.Node] = ()) -> None:
-        """Let every reader but some see another value; a graph output keeps its name."""
+        """Give every consumer but some another value; a graph output keeps its name."""
         kept = set(keep)
         for node, index in tuple(old.uses()):
             if node not in kept:
                 node.replace_input_with(index, new)
         if old.is_graph_output():
-            self._output_instead(old, new)
+            self.output_instead(old, new, names.QUANTIZE + names.INPUT)
 
-    def _output_instead(self, old: ir.Value, new: ir.Value) -> None:
+    def output_instead(self, old: ir.Value, new: ir.Value, suffix: str) -> None:
+        """Make another value a graph output, under its name; the old one has the suffix behind it."""
         graph = old.graph
         if graph is None:
-            raise TableError(f"The output {old.name!r} belongs to no graph.")
+            raise TableError(f"The output {old.name!r} is not part of a graph.")
         name = old.name or ""
         new.shape, new.type = old.shape, old.type
         for i, output in enumerate(graph.outputs):
             if output is old:
                 graph.outputs[i] = new
-        old.name = self.editor.values.claim(name + names.QUANTIZE + names.INPUT)
+        old.name = self.editor.values.claim(name + suffix)
         new.name = name
 
     def drop_unused(self, values: Sequence[ir.Value]) -> None:
-        """Remove what nothing reads: float weights with the nodes that only they fed, and zero points."""
+        """Remove what nothing reads any more: float weights, nodes that only they feed, and zero points."""
         todo = [*values, *self._zeros.values()]
         while todo:
             value = todo.pop()
@@ -322,10 +342,7 @@ class Writer:
 def integers(
     origin: ir.Value, params: QParams, limits: tuple[int, int] | None, layout: Axes | None, keep: bool
 ) -> ir.TensorProtocol:
-    """The integers of a weight, computed when they are asked for; once, if they are to be kept.
-
-    What is kept and small is computed at once.
-    """
+    """Return the integers of a weight, computed when their bytes are needed; small ones to keep, at once."""
     source = origin.const_value
     if source is None:
         raise TableError(f"The weight {origin.name!r} has no content.")
@@ -340,7 +357,7 @@ def integers(
             whole = np.ascontiguousarray(whole.transpose(layout))
         return of_array(whole, dtype, shape)
 
-    if keep and math.prod(dims) <= _AT_ONCE:
+    if keep and math.prod(dims) <= _LAZY_ELEMENTS:
         return compute()
     return ir.LazyTensor(compute, dtype=dtype, shape=shape, cache=keep)
 
@@ -356,8 +373,39 @@ def _axis(grain: Granularity) -> dict[str, int]:
 
 
 def prepend(graph: ir.Graph, new: Sequence[ir.Node]) -> None:
-    """Put nodes before all others of a graph."""
+    """Insert nodes before all others of a graph."""
     if len(graph):
         graph.insert_before(graph[0], new)
     else:
         graph.extend(new)
+
+
+class NodeChain:
+    """New nodes in order, with names that begin alike."""
+
+    def __init__(self, writer: Writer, base: str) -> None:
+        self.w, self.base = writer, base
+        self.new: list[ir.Node] = []
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        suffix: str,
+        dtype: ir.DataType | None = ir.DataType.FLOAT,
+        domain: str = "",
+        **attributes: Any,
+    ) -> ir.Value:
+        """Add a node and return its result."""
+        name, editor = self.base + suffix, self.w.editor
+        node = editor.node(op, inputs, attributes, name=name, output=name, dtype=dtype, domain=domain)
+        self.new.append(node)
+        return node.outputs[0]
+
+    def shared(self, name: str, content: Any, qtype: QType | None = None, key: Hashable = None) -> ir.Value:
+        """Return a constant that all chains share under this name."""
+        slot = (name, key)
+        if slot not in self.w.shared:
+            self.w.shared[slot] = self.w.constant(name, content, qtype)
+        found: ir.Value = self.w.shared[slot]
+        return found

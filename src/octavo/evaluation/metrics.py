@@ -1,33 +1,31 @@
-"""Figures of merit: pure functions of arrays with a row for each sample.
+"""Metrics as pure functions of arrays with a row for each sample.
 
-===========  ===============================================================================
-top_k        1 where the label is among the k best classes, ties by the lower class number
-spearman     Pearson's correlation of ranks, ties sharing their mean rank
+===========  ==================================================================================
+top_k        1 where the label is among the k best classes; of equal scores the lower class wins
+spearman     Pearson's correlation of ranks, where equal values share their mean rank
 perplexity   ``exp(Σ −log p / Σ tokens)``
 token_nll    ``logsumexp(z) − z[target]`` in float64, for each token
-===========  ===============================================================================
+===========  ==================================================================================
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
+from octavo.evaluation.task import F64, Array
 
 
 def top_k(scores: Array, labels: Array, k: int) -> npt.NDArray[np.bool_]:
-    """Whether each label is among the ``k`` best scores of its row; of equal scores the first class wins."""
+    """Return whether each label is among the ``k`` best scores of its row."""
     best = np.argsort(-np.asarray(scores, np.float64), axis=1, kind="stable")[:, :k]
     return np.asarray((best == np.asarray(labels)[:, None]).any(axis=1))
 
 
 def ranks(values: npt.ArrayLike) -> F64:
-    """Ranks from 1; equal values share their mean rank."""
+    """Return ranks from 1; equal values share their mean rank."""
     array = np.asarray(values, np.float64)
     _, place, counts = np.unique(array, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
@@ -35,19 +33,19 @@ def ranks(values: npt.ArrayLike) -> F64:
 
 
 def pearson(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
-    """Linear correlation; NaN where one of both does not vary."""
+    """Return the linear correlation; NaN where one of both does not vary."""
     x, y = (np.asarray(v, np.float64) - np.mean(np.asarray(v, np.float64)) for v in (first, second))
     norm = float(np.linalg.norm(x) * np.linalg.norm(y))
     return float(x @ y) / norm if norm else math.nan
 
 
 def spearman(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
-    """Rank correlation."""
+    """Return the rank correlation."""
     return pearson(ranks(first), ranks(second))
 
 
 def token_nll(logits: Array, targets: Array) -> F64:
-    """The negative log likelihood of each target under a row of logits."""
+    """Return the negative log likelihood of each target under a row of logits."""
     z = np.asarray(logits, np.float64)
     highest = z.max(axis=1)
     normaliser = highest + np.log(np.exp(z - highest[:, None]).sum(axis=1))
@@ -55,13 +53,13 @@ def token_nll(logits: Array, targets: Array) -> F64:
 
 
 def perplexity(rows: F64) -> float:
-    """Of rows ``(sum of −log p, tokens)``."""
+    """Return the perplexity of rows ``(sum of −log p, tokens)``; infinite where exp would overflow."""
     exponent = float(rows[:, 0].sum() / rows[:, 1].sum())
     return math.exp(exponent) if exponent < 700 else math.inf
 
 
 def sqnr_db(rows: F64) -> float:
-    """Of rows ``(signal power, noise power)``: dB; infinite without noise."""
+    """Return the SQNR in dB of rows ``(signal power, noise power)``; infinite without noise."""
     signal, noise = (float(total) for total in rows[:, :2].sum(axis=0))
     if noise == 0.0:
         return math.inf

@@ -1,31 +1,36 @@
-"""The tasks by name, and how a function of one's own becomes one."""
+"""The tasks by name, and how a function of the user's becomes a task.
+
+A task is added by one file in :mod:`octavo.evaluation.tasks` with a dataclass that has ``name``, ``summary``
+and ``open``, and by one line in ``TASKS``.
+"""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from octavo.core.registry import load_entry
 from octavo.errors import RecipeError, closest
-from octavo.evaluation.task import Task
-from octavo.evaluation.tasks.own import Own
+
+if TYPE_CHECKING:
+    from octavo.evaluation.task import Task
+    from octavo.evaluation.tasks.custom import CustomMetric
 
 F = TypeVar("F", bound=Callable[..., float])
 
-_PACKAGE = "octavo.evaluation.tasks"
-TASKS: dict[str, str] = {
-    "classification": f"{_PACKAGE}.classification:Classification",
-    "detection": f"{_PACKAGE}.detection:Detection",
-    "text-classification": f"{_PACKAGE}.text_classification:TextClassification",
-    "similarity": f"{_PACKAGE}.similarity:Similarity",
-    "perplexity": f"{_PACKAGE}.perplexity:Perplexity",
-    "agreement": f"{_PACKAGE}.agreement:Agreement",
+TASKS: dict[str, str] = {  # name: module in octavo.evaluation.tasks, and the class in it
+    "classification": "classification:Classification",
+    "detection": "detection:Detection",
+    "text-classification": "text_classification:TextClassification",
+    "similarity": "similarity:Similarity",
+    "perplexity": "perplexity:Perplexity",
+    "agreement": "agreement:Agreement",
 }
-_OWN: dict[str, Own] = {}
+_CUSTOM: dict[str, CustomMetric] = {}
 
 
 def metric(
@@ -35,77 +40,92 @@ def metric(
     higher_is_better: bool = True,
     percent: bool = False,
 ) -> Any:
-    """Mark a function ``(outputs, label) -> number`` as a metric: its mean over the samples is the figure.
+    """Mark a function ``(outputs, label) -> number`` as a metric; its mean over the samples is reported.
 
-    ``outputs`` is ``{name: array}`` of one batch, ``label`` what the data pairs with it. Afterwards
-    ``octavo.evaluate(model, data, task=function)`` works, and so does its name.
+    ``outputs`` is ``{name: array}`` of one sample, ``label`` what the data pairs with it. Afterwards
+    ``octavo.evaluate(model, data, task=function)`` works, and so does the metric's name.
     """
+    from octavo.evaluation.tasks.custom import CustomMetric
 
     def mark(marked: F) -> F:
-        own = Own(marked, name or marked.__name__, higher_is_better, percent)
-        if own.title in TASKS:
-            raise RecipeError(f"There is a task {own.title!r} already; give the metric another name.")
-        _OWN[own.title] = own
+        custom = CustomMetric(marked, name or marked.__name__, higher_is_better, percent)
+        if custom.title in TASKS:
+            raise RecipeError(f"There is a task {custom.title!r} already; give the metric another name.")
+        _CUSTOM[custom.title] = custom
         return marked
 
     return mark if function is None else mark(function)
 
 
 def names() -> list[str]:
-    """Every name that ``task`` may be."""
-    return [*TASKS, *_OWN]
+    """Return every name that ``task`` may be."""
+    return [*TASKS, *_CUSTOM]
 
 
 def task_type(name: str) -> type[Any]:
-    """The class of a built-in task."""
-    module, _, attribute = TASKS[name].partition(":")
-    found: type[Any] = getattr(importlib.import_module(module), attribute)
+    """Return the class of a built-in task."""
+    found: type[Any] = load_entry("octavo.evaluation.tasks", TASKS[name])
     return found
 
 
 def task_of(task: str | Task | Callable[..., float], options: Mapping[str, Any]) -> Task:
-    """The task that a name, a function or a task object stands for."""
-    if not isinstance(task, str):
+    """Return the task that a name, a function or a task object stands for, with its options set."""
+    if not isinstance(task, str) and hasattr(task, "open"):
         if options:
             raise RecipeError(
-                f"{', '.join(options)}: options go into the task itself where it is given as an object."
+                f"{', '.join(options)}: a task that is given as an object has its options already; "
+                "set them there."
             )
-        if hasattr(task, "open"):
-            return cast(Task, task)
-        return next((own for own in _OWN.values() if own.function is task), None) or Own(task, task.__name__)
+        return cast("Task", task)
+    if not isinstance(task, str):
+        return _with_options(_custom(task, task.__name__), options)
     if ":" in task:
-        return _from_file(task)
-    if task in _OWN:
-        return _OWN[task]
+        return _with_options(_from_file(task), options)
+    if task in _CUSTOM:
+        return _with_options(_CUSTOM[task], options)
     if task not in TASKS:
         hint = closest(task, names()) or f"; the tasks are {', '.join(names())}."
         raise RecipeError(f"There is no task {task!r}{hint}")
     kind = task_type(task)
-    known = [field.name for field in fields(kind)]
-    for option in options:
-        if option not in known:
-            hint = closest(option, known) or f"; it has {', '.join(known)}."
-            raise RecipeError(f"The task {task!r} has no option {option!r}{hint}")
+    _check_options(task, [field.name for field in fields(kind)], options)
     built: Task = kind(**options)
     return built
 
 
-def _from_file(place: str) -> Own:
-    """A metric out of a Python file: ``metrics.py:mean_iou``."""
+def _with_options(custom: CustomMetric, options: Mapping[str, Any]) -> CustomMetric:
+    _check_options(custom.title, custom.OPTIONS, options)
+    return replace(custom, **options)
+
+
+def _check_options(task: str, known: Any, options: Mapping[str, Any]) -> None:
+    for option in options:
+        if option not in known:
+            hint = closest(option, known) or (f"; it has {', '.join(known)}." if known else ".")
+            raise RecipeError(f"The task {task!r} has no option {option!r}{hint}")
+
+
+def _custom(function: Callable[..., float], name: str) -> CustomMetric:
+    """Return the metric that a function was marked as, or a new one with this name."""
+    from octavo.evaluation.tasks.custom import CustomMetric
+
+    marked = next((one for one in _CUSTOM.values() if one.function is function), None)
+    return marked or CustomMetric(function, name)
+
+
+def _from_file(place: str) -> CustomMetric:
+    """Load a metric from a Python file: ``metrics.py:mean_iou``."""
     file, _, name = place.rpartition(":")
     path = Path(file).absolute()
     if path.suffix != ".py" or not path.is_file():
         raise RecipeError(f"{place}: there is no Python file {file}; write FILE.py:FUNCTION.")
-    module = load_file(path)
-    function = getattr(module, name, None)
+    function = getattr(load_file(path), name, None)
     if not callable(function):
         raise RecipeError(f"{place}: {file} has no function {name!r}.")
-    own = next((one for one in _OWN.values() if one.function is function), None) or Own(function, name)
-    return Own(own.function, own.title, own.higher_is_better, own.percent, origin=f"{path}:{name}")
+    return replace(_custom(function, name), origin=f"{path}:{name}")
 
 
 def load_file(path: Path) -> Any:
-    """The module that a Python file holds; run once in each process."""
+    """Return the module that a Python file holds; it is run once in each process."""
     key = f"octavo_metrics_{path.stem}"
     known = sys.modules.get(key)
     if known is not None and getattr(known, "__file__", None) == str(path):

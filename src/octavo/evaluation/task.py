@@ -1,131 +1,184 @@
-"""What a task is: how data becomes feeds, outputs become a row for each sample, and rows become figures.
+"""Tasks: how data becomes model inputs, outputs become a row for each sample, and rows become metrics.
 
-A task is a small frozen dataclass of options. ``open`` looks at the data and gives a :class:`Work`: batches
-of samples, a :class:`Reading` that goes to the workers, and the figures that are computed from all rows at
-the end. Rows depend on nothing but their own batch, and batches on nothing but the data: whoever computes
-them, in whatever order, the figures are the same.
+A task is a small frozen dataclass whose fields are its options. ``open`` reads the data and returns a
+:class:`PreparedTask`: batches of samples, a :class:`Processing` that runs in the workers, and the metrics
+that are computed from all rows at the end. A row depends on its own batch only, and a batch on the data only,
+so the metrics are the same whichever worker computes which batch, in whatever order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.model.session import InputSpec
+from octavo.errors import ModelError, RecipeError
+from octavo.model.runtime.session import InputSpec
 
 Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
 Outputs = Mapping[str, Array]
 Feeds = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples that are fed together: their numbers, and what each is made of."""
+    """Samples that are fed together: their indices, and what each one is read from."""
 
     indices: tuple[int, ...]
-    parts: tuple[Any, ...]
+    items: tuple[Any, ...]
 
 
-class Reading(Protocol):
-    """The part of a task that runs in a worker; it can be pickled."""
+def batches(items: Sequence[Any], size: int, order: Sequence[int] | None = None) -> list[Batch]:
+    """Split items into batches, in their own order or in the given one."""
+    indices = list(range(len(items))) if order is None else list(order)
+    groups = (indices[start : start + size] for start in range(0, len(indices), size))
+    return [Batch(tuple(group), tuple(items[i] for i in group)) for group in groups]
+
+
+class Processing(Protocol):
+    """The pre- and postprocessing of a task. It runs in a worker and can be pickled."""
 
     def feed(self, batch: Batch) -> Feeds:
-        """The model's inputs for a batch."""
+        """Return the model's inputs for a batch."""
         ...
 
     def rows(self, outputs: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:
-        """What is kept of the outputs: a row for each sample of the batch."""
+        """Return what is kept of the outputs: a row for each sample of the batch."""
         ...
 
 
-class PairReading(Reading, Protocol):
-    """A reading that sets the outputs of two models beside each other."""
+class PairProcessing(Processing, Protocol):
+    """Processing of a task that compares the outputs of two models with each other."""
 
     def pair_rows(self, outputs: Outputs, reference: Outputs, batch: Batch) -> Sequence[Any]:
-        """A row for each sample, from what both models say."""
+        """Return a row for each sample, computed from the outputs of both models."""
         ...
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A metric: a number out of the rows, and how sure it is.
+class Metric:
+    """A number computed from the rows, and how its confidence interval is found.
 
-    ``right`` marks figures that are a share of right answers; their intervals have closed forms.
+    ``correct`` marks metrics that are a share of correct answers: their intervals have closed forms. All
+    others are resampled ``resamples`` times.
     """
 
     name: str
-    of: Callable[[Any], float]
+    compute: Callable[[Any], float]
     higher_is_better: bool = True
     percent: bool = False
-    right: Callable[[Any], npt.NDArray[np.bool_]] | None = None
+    correct: Callable[[Any], npt.NDArray[np.bool_]] | None = None
     resamples: int = 1000
+
+
+def share(name: str, column: int) -> Metric:
+    """Return the metric for a share of correct answers: the mean of a column that holds 0 and 1."""
+    return Metric(
+        name,
+        partial(column_mean, column=column),
+        percent=True,
+        correct=partial(_column_is_set, column=column),
+    )
+
+
+def column_mean(rows: Any, column: int) -> float:
+    """Return the mean of one column of the rows."""
+    return float(rows[:, column].mean())
+
+
+def _column_is_set(rows: Any, column: int) -> npt.NDArray[np.bool_]:
+    return np.asarray(rows[:, column] > 0.5)
 
 
 @dataclass(frozen=True)
 class ClassScore:
-    """The figure of one class, and how many samples or objects it is made of."""
+    """The metric of one class, and how many samples or objects it was computed from."""
 
     name: str
     value: float
     count: int
 
 
-def stacked(rows: Sequence[Any]) -> Any:
-    """Rows as one array."""
+def as_array(rows: Sequence[Any]) -> Any:
+    """Return the rows as one array."""
     return np.asarray(rows, np.float64)
 
 
 @dataclass(frozen=True)
-class Work:
-    """A task that has met its data."""
+class PreparedTask:
+    """A task with its data: what is run, and what is computed from the rows.
+
+    ``metrics`` is a function of the rows where which metrics there are depends on what the rows hold.
+    """
 
     batches: Sequence[Batch]
     samples: int
-    reading: Reading
-    figures: tuple[Figure, ...]
-    fold: Callable[[Sequence[Any]], Any] = stacked
-    choose: Callable[[Any], tuple[Figure, ...]] | None = None  # figures that depend on what the rows hold
+    processing: Processing
+    metrics: tuple[Metric, ...] | Callable[[Any], tuple[Metric, ...]]
+    fold: Callable[[Sequence[Any]], Any] = as_array
     per_class: Callable[[Any], list[ClassScore]] | None = None
-    class_figure: str = ""
+    class_metric: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a task is told of the call: the model's inputs and place, how much data, and the batch."""
+class TaskContext:
+    """The model's inputs and path, how many samples to use, and the requested batch size."""
 
     specs: Sequence[InputSpec]
     model: Path
     samples: int | None = None
     batch: int | None = None
 
+    @property
+    def fixed_batch(self) -> int | None:
+        """The batch size that is fixed in the model; None where the model leaves it open."""
+        first = self.specs[0].shape[:1] if self.specs else ()
+        return first[0] if first and isinstance(first[0], int) and first[0] > 0 else None
+
+    def batch_size(self, default: int) -> int:
+        """Return how many samples are fed together: as fixed in the model, as requested, or the default."""
+        fixed = self.fixed_batch
+        if fixed is not None and self.batch not in (None, fixed):
+            raise ModelError(
+                f"The model takes batches of {fixed}, but batch={self.batch} was given; leave the batch out, "
+                "or export the model with a dynamic batch axis."
+            )
+        return fixed or self.batch or default
+
 
 class Task(Protocol):
-    """A kind of evaluation, with its options."""
+    """A kind of evaluation, with its options. ``needs_reference`` may be set where it compares two models."""
 
     @property
     def name(self) -> str:
-        """The name by which it is asked for."""
+        """The name of the task."""
         ...
 
     @property
     def summary(self) -> str:
-        """What it measures, in a few words."""
+        """What the task measures, in a few words."""
         ...
 
-    def open(self, data: Any, setting: Setting) -> Work:
-        """Look at the data."""
+    def open(self, data: Any, context: TaskContext) -> PreparedTask:
+        """Read the data and return what has to be run."""
         ...
 
 
-def batches(parts: Sequence[Any], size: int, order: Sequence[int] | None = None) -> list[Batch]:
-    """Parts in batches, in their own order or another one."""
-    places = list(range(len(parts))) if order is None else list(order)
-    groups = (places[start : start + size] for start in range(0, len(places), size))
-    return [Batch(tuple(group), tuple(parts[i] for i in group)) for group in groups]
+def shapes_text(outputs: Mapping[str, Any]) -> str:
+    """Return names and shapes for messages: ``'scores' [1, 10], 'boxes' [1, 4]``."""
+    return ", ".join(f"{name!r} {list(np.shape(value))}" for name, value in outputs.items())
+
+
+def named_output(outputs: Outputs, name: str) -> Array:
+    """Return the output of this name, or raise with the names that there are."""
+    if name not in outputs:
+        raise RecipeError(f"The model has no output {name!r}; it has {', '.join(outputs)}.")
+    return outputs[name]

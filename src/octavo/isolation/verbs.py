@@ -54,7 +54,7 @@ def _prepare(arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
 
 def _calibrate(arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
     import octavo
-    from octavo.reporting.stats import stats_dict, stats_line
+    from octavo.reporting.statistics_tables import stats_dict, stats_line
 
     model, needs, *rest = arguments
     made = octavo.calibrate(model, needs if needs is not None else octavo.plan(model), *rest, **options)
@@ -63,7 +63,7 @@ def _calibrate(arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
 
 def _plan(arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
     import octavo
-    from octavo.reporting.plans import plan_table
+    from octavo.reporting.plan_tables import plan_table
 
     output = options.pop("output", None)
     made = octavo.plan(*arguments, **options)
@@ -74,7 +74,7 @@ def _plan(arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
 
 def _inspect(arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
     import octavo
-    from octavo.reporting.inspection import inspection_table
+    from octavo.reporting.inspection_table import inspection_table
 
     found = octavo.inspect(*arguments, **options)
     return _answer(inspection_table(found), found.to_dict(), [])

@@ -10,11 +10,12 @@ from octavo.errors import ModelError, OutputError
 from octavo.linting.finding import RULES, Finding, Severity
 from octavo.linting.report import Lint
 from octavo.linting.view import View
-from octavo.model import io, verification
-from octavo.model.edit import Editor
-from octavo.model.normalize import normalize
+from octavo.model.files import io
+from octavo.model.graph.edit import Editor
+from octavo.model.graph.normalize import normalize
+from octavo.model.graph.scopes import remove_unused
 from octavo.model.prepare import shapes
-from octavo.model.scopes import remove_unused
+from octavo.model.runtime import verification
 from octavo.targets import Target
 from octavo.targets import target as find_target
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from octavo.linting.view import View
-    from octavo.model.edit import Editor
+    from octavo.model.graph.edit import Editor
 
 Repair: TypeAlias = "Callable[[Editor], None]"
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.linting.finding import Repair
-from octavo.model.edit import Editor
+from octavo.model.graph.edit import Editor
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from octavo._version import __version__
 from octavo.linting.finding import RULES, Finding, Severity
-from octavo.model import io
+from octavo.model.files import io
 from octavo.reporting.text import clean, many
 
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"

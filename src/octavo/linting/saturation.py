@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.model import query
+from octavo.model.graph import query
 
 _CONVOLUTIONS = frozenset({"Conv", "QLinearConv", "ConvInteger"})
 _MOST = 128  # 255 × 128 = 32640 fits 16 bits, 255 × 129 does not

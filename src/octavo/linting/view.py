@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from octavo.core.qtypes import QType, from_onnx
 from octavo.errors import ModelError
-from octavo.model import query
-from octavo.model.serialize import skeleton
-from octavo.model.session import optimized
+from octavo.model.files.serialize import skeleton
+from octavo.model.graph import query
+from octavo.model.runtime.session import optimized
 from octavo.ops import Weight, axis_of, rule_of
 from octavo.targets import Target
 

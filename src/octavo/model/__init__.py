@@ -1,11 +1,10 @@
-"""Models: reading and writing their files, their structure, and the runtime that runs them.
+"""Models: their files, their graphs, their preparation, and the runtime that runs them.
 
 ::
 
-    io          load, save, to_bytes, fingerprint: files in, files out, weights left where they are
-    normalize   one canonical form; everything else relies on it
-    query       questions: constants, readers, scopes, shapes, kinds of models
-    edit        changes that keep the canonical form
-    prepare     shapes, constants, batch normalization, fusions, opset
-    session     ONNX Runtime: run, verify, limits, kernels
+    files        load, save, to_bytes, fingerprint: weights are left where they are
+    graph        queries, edits, scopes, names, the canonical form
+    runtime      ONNX Runtime: run, verify, limits, kernels
+    prepare      shapes, constants, batch normalization, fusions, opset
+    fake_quant   what training with fake quantization has left, found and taken out
 """

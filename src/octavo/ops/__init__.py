@@ -1,10 +1,11 @@
-"""The op table and its vocabulary."""
+"""The op table, its vocabulary, and what else is known of operators."""
 
 from octavo.ops.rule import (
+    REMOVED,
     Act,
     Bias,
-    Form,
     Kind,
+    Lowering,
     OpRule,
     Out,
     Raw,
@@ -16,16 +17,18 @@ from octavo.ops.rule import (
     Weight,
     axis_of,
 )
-from octavo.ops.table import BLOCK_PRODUCT, MATMUL_TO_FLOAT, RULES, rule_of
+from octavo.ops.table import GATHER_BLOCKS, MATMUL_NBITS, MATMUL_TO_FLOAT, RULES, rule_of
 
 __all__ = [
-    "BLOCK_PRODUCT",
+    "GATHER_BLOCKS",
+    "MATMUL_NBITS",
     "MATMUL_TO_FLOAT",
+    "REMOVED",
     "RULES",
     "Act",
     "Bias",
-    "Form",
     "Kind",
+    "Lowering",
     "OpRule",
     "Out",
     "Raw",

@@ -1,6 +1,6 @@
-"""The vocabulary of the op table: roles say what a tensor is to an operator, forms how integers spell it.
+"""The vocabulary of the op table: roles of inputs and outputs, and the integer operators of each style.
 
-A form's ``operands`` list the inputs of the integer operator in order:
+The ``operands`` of a lowering list the inputs of the integer operator in order:
 
 ==============  ==========================================================================
 ``q0 s0 z0``    input 0 quantized, its scale, its zero point
@@ -12,7 +12,7 @@ A form's ``operands`` list the inputs of the integer operator in order:
 ``rest``        every further input as it is
 ==============  ==========================================================================
 
-QDQ needs no form: any operator with a rule can stand between DequantizeLinear and QuantizeLinear.
+QDQ needs no lowering: any operator with a rule can stand between DequantizeLinear and QuantizeLinear.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from octavo.core.recipe import Style
 from octavo.core.scheme import Scheme
 
 Axis: TypeAlias = int | Callable[[ir.Node], int | None]
+Refusal: TypeAlias = Callable[[ir.Node], str | None]
+
+REMOVED = ""  # Quantized.lowering of a clamp that has no integer operator: its output is its input
 
 
 @dataclass(frozen=True)
@@ -90,17 +93,17 @@ Result: TypeAlias = Out | Same | RawOut
 class Kind(Enum):
     """What an operator is to the planner."""
 
-    PRODUCT = "product"  # sums of products with weights: what quantization is for
-    FOLLOWER = "follower"  # worth quantizing between quantized neighbours
-    MOVE = "move"  # data movement: parameters pass through
-    CLAMP = "clamp"  # Relu and Clip: may be absorbed by a quantized range
+    LINEAR = "linear"  # sums of products with weights: what quantization is for
+    ELEMENTWISE = "elementwise"  # activations, sums, pooling: worth quantizing between quantized neighbours
+    DATA_MOVEMENT = "data movement"  # parameters pass through
+    CLAMP = "clamp"  # Relu and Clip: may be fused into a quantized range
     LOOKUP = "lookup"  # rows of a table
     RECURRENT = "recurrent"  # weights only
 
 
 @dataclass(frozen=True)
-class Form:
-    """One integer spelling of an operator."""
+class Lowering:
+    """One integer operator that computes what a float operator does."""
 
     op_type: str
     operands: str
@@ -109,8 +112,14 @@ class Form:
     one_zero_point: bool = False  # scales per channel, but a single zero point
     pairs: tuple[str, ...] = ("u8u8", "u8s8", "s8s8")  # activation and weight types with a kernel
     float_output: bool = False  # the output may be left float
-    attributes: tuple[str, ...] | None = None  # kept; None: all
-    refuse: Callable[[ir.Node], str | None] | None = None  # nodes that have a rule, but not this spelling
+    attributes: tuple[str, ...] | None = None  # those that it keeps; None: all
+    refuse: Refusal | None = None  # why a node that has a rule can't be lowered so
+    output_scale: float | None = None  # of every result, with the lowest zero point: built into the kernel
+
+    @property
+    def gives_sums(self) -> bool:
+        """Whether the result is int32 sums, which further nodes scale to floats."""
+        return not self.float_output and self.operands == "q0 q1 z0 z1"
 
     def takes(self, activation: QType, weight: QType) -> bool:
         """Whether there is a kernel for these types."""
@@ -123,10 +132,14 @@ class Form:
             return False
         return not self.one_zero_point or (scheme.symmetric and scheme.qtype.signed)
 
+    def refusal(self, node: ir.Node) -> str | None:
+        """Why this very node can't be lowered so, or None."""
+        return self.refuse(node) if self.refuse is not None else None
+
 
 @dataclass(frozen=True)
 class OpRule:
-    """One row: an operator, what its inputs and outputs are, and its integer spellings."""
+    """One row: an operator, what its inputs and outputs are, and its integer operators by style."""
 
     op_type: str
     kind: Kind
@@ -134,18 +147,62 @@ class OpRule:
     outputs: tuple[Result, ...] = (Out(),)
     variadic: bool = False  # the last input role holds for all further inputs
     domain: str = ""
-    forms: Mapping[Style, Form] = field(default_factory=dict)
-    refuse: Callable[[ir.Node], str | None] | None = None
-    blends: Callable[[ir.Node], bool] | None = (
-        None  # this very node has a range of its own, though the row moves
-    )
+    lowerings: Mapping[Style, Lowering] = field(default_factory=dict)
+    refuse: Refusal | None = None  # why a node stays float in every style
+    unfused: Refusal | None = None  # why the runtime leaves a node float between Q and DQ
+    blends: Callable[[ir.Node], bool] | None = None  # this node has a range of its own, though the row moves
+    breaks_ties: bool = False  # chooses among equal values, of which rounding makes more
     note: str = ""
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the operator sums products with weights."""
+        return self.kind is Kind.LINEAR
+
+    @property
+    def is_matrix_product(self) -> bool:
+        """Whether the operator multiplies by a matrix, as MatMul and Gemm do."""
+        lowering = self.lowerings.get(Style.INTEGER)
+        return lowering is not None and lowering.op_type == "MatMulInteger"
+
+    @property
+    def is_matrix_for_each_group(self) -> bool:
+        """Whether a constant weight is one matrix for each group of channels: Conv, Gemm and MatMul."""
+        lowering = self.lowerings.get(Style.INTEGER)
+        return self.is_linear and lowering is not None and lowering.gives_sums
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether one of the inputs is a bias: Conv, ConvTranspose and Gemm, but not MatMul."""
+        return any(isinstance(role, Bias) for role in self.inputs)
+
+    @property
+    def passes_values(self) -> bool:
+        """Whether results are values of input 0: moved, looked up or clamped."""
+        return self.kind in (Kind.DATA_MOVEMENT, Kind.CLAMP, Kind.LOOKUP)
+
+    @property
+    def moves_values(self) -> bool:
+        """Whether output 0 holds values of input 0 and no others, in another place or order."""
+        return isinstance(self.outputs[0], Same)
 
     def role(self, index: int) -> Role:
         """The role of input ``index``."""
         if index < len(self.inputs):
             return self.inputs[index]
         return self.inputs[-1] if self.variadic and self.inputs else Raw()
+
+    def reads(self, node: ir.Node, *roles: type[Role]) -> list[ir.Value]:
+        """The values that a node reads in any of some roles."""
+        found, named = node.inputs, len(self.inputs)
+        read = [
+            v
+            for v, role in zip(found, self.inputs, strict=False)
+            if v is not None and isinstance(role, roles)
+        ]
+        if self.variadic and len(found) > named and isinstance(self.inputs[-1], roles):
+            read += [v for v in found[named:] if v is not None]
+        return read
 
     def result(self, node: ir.Node, index: int = 0) -> Result:
         """What output ``index`` of this node is; further outputs are like the last one named."""

@@ -1,4 +1,4 @@
-"""The op table: what each operator's inputs and outputs are. One row an operator, no code per output style.
+"""The op table: what each operator's inputs and outputs are. One row per operator, no code per output style.
 
 Whether quantizing an operator pays is not said here: that is a property of a target (``octavo.targets``).
 """
@@ -11,26 +11,42 @@ import onnx_ir as ir
 
 from octavo.core.recipe import Style
 from octavo.ops import hooks
-from octavo.ops.rule import Act, Bias, Form, Kind, OpRule, Out, Raw, RawOut, Same, Table, Weight
+from octavo.ops.rule import Act, Bias, Kind, Lowering, OpRule, Out, Raw, RawOut, Same, Table, Weight
 
 MS = "com.microsoft"
 Q, I = Style.QOPERATOR, Style.INTEGER  # noqa: E741
 
 
-def product(op: str, weight: Weight, *, bias: bool = True, **more: object) -> OpRule:
+def linear(op: str, weight: Weight, *, bias: bool = True, **more: object) -> OpRule:
     """Sums of products of an activation with a weight."""
     inputs = (Act(), weight, Bias()) if bias else (Act(), weight)
-    return OpRule(op, Kind.PRODUCT, inputs, **more)  # type: ignore[arg-type]
+    return OpRule(op, Kind.LINEAR, inputs, **more)  # type: ignore[arg-type]
+
+
+def elementwise(op: str, *inputs: object, **more: object) -> OpRule:
+    """Any inputs, and one result with a range of its own."""
+    return OpRule(op, Kind.ELEMENTWISE, inputs, **more)  # type: ignore[arg-type]
 
 
 def unary(op: str, low: float | None = None, high: float | None = None, **more: object) -> OpRule:
     """One activation in, one out; ``low, high`` where its range is known."""
-    return OpRule(op, Kind.FOLLOWER, (Act(),), (Out(low, high),), **more)  # type: ignore[arg-type]
+    return elementwise(op, Act(), outputs=(Out(low, high),), **more)
+
+
+def binary(op: str, **more: object) -> OpRule:
+    """Two activations in, one out."""
+    return elementwise(op, Act(), Act(), **more)
 
 
 def joined(op: str, **more: object) -> OpRule:
     """Any number of activations in, one out."""
-    return OpRule(op, Kind.FOLLOWER, (Act(),), variadic=True, **more)  # type: ignore[arg-type]
+    return elementwise(op, Act(), variadic=True, **more)
+
+
+def recurrent(op: str, **more: object) -> OpRule:
+    """A recurrent layer, of which the weights alone are quantized."""
+    inputs = (Raw(), Weight(axis=1), Weight(axis=1), Raw())
+    return OpRule(op, Kind.RECURRENT, inputs, (RawOut(),), variadic=True, refuse=hooks.refuse_lstm, **more)  # type: ignore[arg-type]
 
 
 def moves(op: str, operands: str = "q0 rest", **more: object) -> OpRule:
@@ -38,83 +54,86 @@ def moves(op: str, operands: str = "q0 rest", **more: object) -> OpRule:
     settings: dict[str, object] = {
         "outputs": (Same(),),
         "variadic": True,
-        "forms": {Q: Form(op, operands)},
+        "lowerings": {Q: Lowering(op, operands)},
         **more,
     }
-    return OpRule(op, Kind.MOVE, (Act(), Raw()), **settings)  # type: ignore[arg-type]
+    return OpRule(op, Kind.DATA_MOVEMENT, (Act(), Raw()), **settings)  # type: ignore[arg-type]
 
 
-def ms(op: str, operands: str, **more: object) -> Form:
+def ms(op: str, operands: str, **more: object) -> Lowering:
     """An integer operator of ONNX Runtime's own domain."""
-    return Form(op, operands, domain=MS, **more)  # type: ignore[arg-type]
+    return Lowering(op, operands, domain=MS, **more)  # type: ignore[arg-type]
 
 
-# A linear layer whose result stays float, in QOperator style: the one product that answers so.
-BLOCK_PRODUCT = ms("MatMulNBits", "", float_output=True)  # weights and activations scaled block by block
+# Linear layers with a float result: by blocks of weights, which need no range of the input, and as a matrix
+# product in the QOperator style.
+MATMUL_NBITS = ms("MatMulNBits", "", float_output=True)
+GATHER_BLOCKS = ms("GatherBlockQuantized", "", float_output=True)
 MATMUL_TO_FLOAT = ms("MatMulIntegerToFloat", "q0 q1 s0 s1 z0 z1", float_output=True)
 
 _PAIRS4 = ("u8u8", "u8s8", "s8s8", "s8u8")
 _ONE_IN = "q0 s0 z0 sy zy"
+_TWO_IN = "q0 s0 z0 q1 s1 z1 sy zy"
 
 _ROWS: Iterable[OpRule] = (
-    # ---- products
-    product("Conv", Weight(axis=0, sums=1), forms={
-        Q: Form("QLinearConv", "q0 s0 z0 q1 s1 z1 sy zy b2", refuse=hooks.refuse_bias),
-        I: Form("ConvInteger", "q0 q1 z0 z1", pairs=_PAIRS4, one_zero_point=True),
+    # ---- linear operators
+    linear("Conv", Weight(axis=0, sums=1), lowerings={
+        Q: Lowering("QLinearConv", "q0 s0 z0 q1 s1 z1 sy zy b2", refuse=hooks.refuse_bias),
+        I: Lowering("ConvInteger", "q0 q1 z0 z1", pairs=_PAIRS4, one_zero_point=True),
     }),
-    product("ConvTranspose", Weight(axis=1, sums=0)),
-    product("Gemm", Weight(axis=hooks.gemm_channel, sums=hooks.gemm_sum), refuse=hooks.refuse_gemm, forms={
+    linear("ConvTranspose", Weight(axis=1, sums=0)),
+    linear("Gemm", Weight(axis=hooks.gemm_channel, sums=hooks.gemm_sum), refuse=hooks.refuse_gemm,
+           unfused=hooks.unfused_gemm, lowerings={
         Q: ms("QGemm", "q0 s0 z0 q1 s1 z1 b2 sy zy", float_output=True, refuse=hooks.refuse_gemm_bias,
               attributes=("transA", "transB", "alpha")),
-        I: Form("MatMulInteger", "q0 q1 z0 z1", pairs=_PAIRS4),
+        I: Lowering("MatMulInteger", "q0 q1 z0 z1", pairs=_PAIRS4),
     }),
-    product("MatMul", Weight(axis=hooks.matmul_channel, sums=hooks.matmul_sum), bias=False, forms={
-        Q: Form("QLinearMatMul", "q0 s0 z0 q1 s1 z1 sy zy"),
-        I: Form("MatMulInteger", "q0 q1 z0 z1", pairs=_PAIRS4),
+    linear("MatMul", Weight(axis=hooks.matmul_channel, sums=hooks.matmul_sum), bias=False,
+           unfused=hooks.unfused_matmul, lowerings={
+        Q: Lowering("QLinearMatMul", _TWO_IN),
+        I: Lowering("MatMulInteger", "q0 q1 z0 z1", pairs=_PAIRS4),
     }),
     joined("Einsum", note="weights and activations alike have one scale"),
-    OpRule("Attention", Kind.PRODUCT, (Act(), Weight(axis=1, sums=0), Raw()), (Out(), RawOut()),
-           variadic=True, domain=MS, forms={
+    OpRule("Attention", Kind.LINEAR, (Act(), Weight(axis=1, sums=0), Raw()), (Out(), RawOut()),
+           variadic=True, domain=MS, lowerings={
         I: ms("QAttention", "q0 q1 f2 s0 s1 f3 z0 z1 f4", pairs=("u8u8", "u8s8"), float_output=True,
               refuse=hooks.refuse_attention,
               attributes=("num_heads", "unidirectional", "scale", "mask_filter_value", "do_rotary",
                           "past_present_share_buffer")),
     }),
-    OpRule("Attention", Kind.FOLLOWER, (Act(), Act(), Act(), Raw()), variadic=True,
-           outputs=(Out(), RawOut()), note="queries, keys and values; the mask stays float"),
-    OpRule("MultiHeadAttention", Kind.FOLLOWER, (Act(), Act(), Act(), Raw()), variadic=True, domain=MS,
-           outputs=(Out(), RawOut())),
+    elementwise("Attention", Act(), Act(), Act(), Raw(), variadic=True, outputs=(Out(), RawOut()),
+                note="queries, keys and values; the mask stays float"),
+    elementwise("MultiHeadAttention", Act(), Act(), Act(), Raw(), variadic=True, outputs=(Out(), RawOut()),
+                domain=MS),
     # ---- lookups
-    OpRule("Gather", Kind.LOOKUP, (Table(), Raw()), (Same(),), forms={Q: Form("Gather", "q0 rest")},
+    OpRule("Gather", Kind.LOOKUP, (Table(), Raw()), (Same(),), lowerings={Q: Lowering("Gather", "q0 rest")},
            note="a constant table is stored in 8 bits, a computed one moves"),
     OpRule("EmbedLayerNormalization", Kind.LOOKUP, (Raw(), Raw(), *([Table()] * 5), Raw()), (RawOut(),),
-           domain=MS, refuse=hooks.refuse_embed, forms={
+           domain=MS, refuse=hooks.refuse_embed, lowerings={
                s: ms("QEmbedLayerNormalization", "f0 f1 q2 q3 q4 q5 q6 f7 s2 s3 s4 s5 s6 z2 z3 z4 z5 z6",
                      per_channel=False, pairs=(), float_output=True, attributes=("epsilon",))
                for s in (Q, I)}),
-    # ---- recurrence: weights only
-    OpRule("LSTM", Kind.RECURRENT, (Raw(), Weight(axis=1), Weight(axis=1), Raw()), (RawOut(),), variadic=True,
-           refuse=hooks.refuse_lstm,
-           forms=dict.fromkeys(Style, ms("DynamicQuantizeLSTM", "", pairs=(), one_zero_point=True))),
-    OpRule("GRU", Kind.RECURRENT, (Raw(), Weight(axis=1), Weight(axis=1), Raw()), (RawOut(),), variadic=True,
-           refuse=hooks.refuse_lstm),
-    OpRule("RNN", Kind.RECURRENT, (Raw(), Weight(axis=1), Weight(axis=1), Raw()), (RawOut(),), variadic=True,
-           refuse=hooks.refuse_lstm),
+    # ---- recurrent layers
+    recurrent("LSTM", lowerings=dict.fromkeys(
+        Style, ms("DynamicQuantizeLSTM", "", pairs=(), one_zero_point=True))),
+    recurrent("GRU"),
+    recurrent("RNN"),
     # ---- clamps
     OpRule("Relu", Kind.CLAMP, (Act(),)),
     OpRule("Clip", Kind.CLAMP, (Act(), Raw(), Raw())),
     # ---- element by element
-    OpRule("Add", Kind.FOLLOWER, (Act(), Act()), forms={Q: ms("QLinearAdd", "q0 s0 z0 q1 s1 z1 sy zy")}),
-    OpRule("Mul", Kind.FOLLOWER, (Act(), Act()), forms={Q: ms("QLinearMul", "q0 s0 z0 q1 s1 z1 sy zy")}),
-    OpRule("Sub", Kind.FOLLOWER, (Act(), Act())),
-    OpRule("Div", Kind.FOLLOWER, (Act(), Act())),
+    binary("Add", lowerings={Q: ms("QLinearAdd", _TWO_IN)}),
+    binary("Mul", lowerings={Q: ms("QLinearMul", _TWO_IN)}),
+    binary("Sub"),
+    binary("Div"),
     joined("Min"),
     joined("Max"),
-    OpRule("Where", Kind.FOLLOWER, (Raw(), Act(), Act()),
-           forms={Q: ms("QLinearWhere", "f0 q1 s1 z1 q2 s2 z2 sy zy")}),
-    joined("Concat", refuse=hooks.refuse_single_concat, forms={Q: ms("QLinearConcat", "sy zy q0 s0 z0 …")}),
-    unary("LeakyRelu", forms={Q: ms("QLinearLeakyRelu", _ONE_IN)}),
-    unary("Sigmoid", 0.0, 1.0, forms={Q: ms("QLinearSigmoid", _ONE_IN)}),
+    elementwise("Where", Raw(), Act(), Act(),
+                lowerings={Q: ms("QLinearWhere", "f0 q1 s1 z1 q2 s2 z2 sy zy")}),
+    joined("Concat", refuse=hooks.refuse_single_concat,
+           lowerings={Q: ms("QLinearConcat", "sy zy q0 s0 z0 …")}),
+    unary("LeakyRelu", lowerings={Q: ms("QLinearLeakyRelu", _ONE_IN)}),
+    unary("Sigmoid", 0.0, 1.0, lowerings={Q: ms("QLinearSigmoid", _ONE_IN)}),
     unary("HardSigmoid", 0.0, 1.0),
     unary("HardSwish"),
     unary("Tanh", -1.0, 1.0),
@@ -122,31 +141,34 @@ _ROWS: Iterable[OpRule] = (
     unary("Gelu"),
     unary("Gelu", domain=MS),
     unary("Elu"),
-    OpRule("PRelu", Kind.FOLLOWER, (Act(), Act()), note="the slope has the activation's type"),
-    unary("Softmax", 0.0, 1.0, forms={Q: ms("QLinearSoftmax", _ONE_IN)}),
+    binary("PRelu", note="the slope has the activation's type"),
+    unary("Softmax", 0.0, 1.0, lowerings={Q: ms("QLinearSoftmax", _ONE_IN, output_scale=1 / 256)}),
     # ---- pooling and reduction
     moves("MaxPool", outputs=(Same(), RawOut())),
-    unary("AveragePool", forms={Q: ms("QLinearAveragePool", _ONE_IN)}),
-    unary("GlobalAveragePool", forms={Q: ms("QLinearGlobalAveragePool", _ONE_IN)}),
-    OpRule("ReduceMean", Kind.FOLLOWER, (Act(), Raw())),
+    unary("AveragePool", lowerings={Q: ms("QLinearAveragePool", _ONE_IN)}),
+    unary("GlobalAveragePool", lowerings={Q: ms("QLinearGlobalAveragePool", _ONE_IN)}),
+    elementwise("ReduceMean", Act(), Raw()),
     moves("ReduceMax"),
     moves("ReduceMin"),
-    OpRule("CumSum", Kind.FOLLOWER, (Act(), Raw())),
-    OpRule("ArgMax", Kind.MOVE, (Act(),), (RawOut(),), forms={Q: Form("ArgMax", "q0", float_output=True)}),
-    OpRule("TopK", Kind.MOVE, (Act(), Raw()), (Same(), RawOut()), forms={Q: Form("TopK", "q0 rest")}),
+    elementwise("CumSum", Act(), Raw()),
+    OpRule("ArgMax", Kind.DATA_MOVEMENT, (Act(),), (RawOut(),), breaks_ties=True,
+           lowerings={Q: Lowering("ArgMax", "q0", float_output=True)}),
+    OpRule("TopK", Kind.DATA_MOVEMENT, (Act(), Raw()), (Same(), RawOut()), breaks_ties=True,
+           lowerings={Q: Lowering("TopK", "q0 rest")}),
     # ---- normalization: the scale is a small weight; the shift is added to normalized values, whose scale is
     # not that of input 0, so that it stays float
-    OpRule("BatchNormalization", Kind.FOLLOWER, (Act(), Weight(), Raw(), Raw(), Raw()), (Out(), RawOut())),
-    OpRule("InstanceNormalization", Kind.FOLLOWER, (Act(), Weight(), Raw())),
-    OpRule("LayerNormalization", Kind.FOLLOWER, (Act(), Weight(), Raw()), (Out(), RawOut())),
-    OpRule("GroupNormalization", Kind.FOLLOWER, (Act(), Weight(), Raw())),
-    OpRule("RMSNormalization", Kind.FOLLOWER, (Act(), Weight())),
-    OpRule("SkipLayerNormalization", Kind.FOLLOWER, (Act(), Act(), Raw(), Raw(), Raw()), (Out(), RawOut()),
-           domain=MS),
+    elementwise("BatchNormalization", Act(), Weight(), Raw(), Raw(), Raw(), outputs=(Out(), RawOut())),
+    elementwise("InstanceNormalization", Act(), Weight(), Raw()),
+    elementwise("LayerNormalization", Act(), Weight(), Raw(), outputs=(Out(), RawOut())),
+    elementwise("GroupNormalization", Act(), Weight(), Raw()),
+    elementwise("RMSNormalization", Act(), Weight()),
+    elementwise("SkipLayerNormalization", Act(), Act(), Raw(), Raw(), Raw(), outputs=(Out(), RawOut()),
+                domain=MS),
     # ---- sampling
-    moves("Resize", forms={Q: Form("Resize", "q0 rest", refuse=hooks.refuse_blending)}, blends=hooks.blends,
-          note="nearest moves values; other modes blend and have a range of their own"),
-    OpRule("GridSample", Kind.FOLLOWER, (Act(), Raw())),
+    moves("Resize", blends=hooks.blends,
+          lowerings={Q: Lowering("Resize", "q0 rest", refuse=hooks.refuse_blending)},
+          note="nearest moves values; other modes interpolate and have a range of their own"),
+    elementwise("GridSample", Act(), Raw()),
     # ---- data movement
     *(moves(op) for op in (
         "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Split",
@@ -159,5 +181,5 @@ RULES: dict[tuple[str, str], OpRule] = {(rule.domain, rule.op_type): rule for ru
 
 
 def rule_of(node: ir.Node) -> OpRule | None:
-    """The row of this node's operator."""
+    """Return the row of this node's operator."""
     return RULES.get((node.domain, node.op_type))

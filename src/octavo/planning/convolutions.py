@@ -1,4 +1,4 @@
-"""Convolutions that gain nothing by integers, or lose too much: the first, the last, those of many groups."""
+"""Convolutions for which int8 does not pay off: the first, the last, those of many groups."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from octavo.model import query
-from octavo.ops import Kind, rule_of
-from octavo.planning.sources import size_of, weight_of
+from octavo.model.graph import query
+from octavo.ops import rule_of
+from octavo.planning.weights import size_of, weight_of
 from octavo.targets import Target
 
-_LARGE = 64 * 64  # results in a channel
-_CHEAP = 0.02  # of all products of convolutions
+_LARGE = 64 * 64  # outputs per channel; from here on a first Conv needs more work per output
+_CHEAP = 0.02  # share of the multiplications of all convolutions; below it int8 saves next to nothing
 
 
 def conv_refusal(node: ir.Node, target: Target) -> str | None:
-    """Why a Conv stays float: by its place in the graph and its number of products."""
+    """Return why a Conv stays float, by its position in the graph and its work per output."""
+    if not query.is_op(node, "Conv"):
+        return None
     group = query.attribute(node, "group", 1)
     dims = [d or 1 for d in query.shape(node.inputs[1]) or ()]
     if len(dims) < 2:
@@ -25,22 +27,23 @@ def conv_refusal(node: ir.Node, target: Target) -> str | None:
     before = _layer_before(node)
     if query.is_depthwise(node):
         behind = before is not None and before.op_type == "Conv" and _is_thin_start(before, target)
-        return "depthwise behind a first layer that stays float: it gains nothing" if behind else None
+        return "depthwise Conv behind a first Conv kept in float: int8 does not pay off" if behind else None
     if _is_added_to_start(node, target):
-        return "its result is added to that of a first layer that stays float"
+        return "its output is added to that of a first Conv kept in float"
     if _is_thin_start(node, target):
-        return f"{int(np.prod(dims[1:]))} products for each result are too few to gain in the first layer"
+        work = int(np.prod(dims[1:]))
+        return f"first Conv: too little work for int8 to pay off ({work} multiplications per output)"
     if _is_answer(node, target):
-        return "its result is an answer of the model, and it is cheap: 8 bits cost accuracy and gain little"
+        return "it computes a model output and is cheap: int8 costs accuracy and gains little"
     if target.most_groups is not None and group > target.most_groups:
-        return f"a Conv of {group} groups is slower with integers"
+        return f"a Conv of {group} groups is slower in int8"
     return None
 
 
 def _is_thin_start(conv: ir.Node, target: Target) -> bool:
-    """Whether a Conv has no layer before it, and few products for each result.
+    """Whether a Conv has no layer before it, and little work per output.
 
-    A picture whose size is open is taken to be large.
+    A feature map whose size is open is taken to be large.
     """
     dims = [d or 1 for d in query.shape(conv.inputs[1]) or ()]
     sides = (query.shape(conv.outputs[0]) or (None,) * 3)[2:]
@@ -51,7 +54,7 @@ def _is_thin_start(conv: ir.Node, target: Target) -> bool:
 
 
 def _is_answer(conv: ir.Node, target: Target) -> bool:
-    """Whether a Conv is a small linear layer at every place of a map, and no layer is behind it."""
+    """Whether a Conv is a small linear layer at each position of a feature map, and no layer is behind it."""
     dims = [d or 1 for d in query.shape(conv.inputs[1]) or ()]
     sides = (query.shape(conv.outputs[0]) or (None,) * 3)[2:]
     one_by_one = math.prod(dims[2:]) == 1 and query.attribute(conv, "group", 1) == 1
@@ -63,33 +66,32 @@ def _is_answer(conv: ir.Node, target: Target) -> bool:
         if value in seen:
             continue
         seen.add(value)
-        for reader in value.consumers():
-            if query.subgraphs(reader) or _is_layer(reader, target):
+        for consumer in value.consumers():
+            if query.subgraphs(consumer) or _is_layer(consumer, target):
                 return False
-            todo.extend(reader.outputs)
+            todo.extend(consumer.outputs)
     return any(value.is_graph_output() for value in seen) and _share(conv) <= _CHEAP
 
 
 def _share(conv: ir.Node) -> float:
-    """The share of a Conv in the products of all of its graph."""
+    """Return the share of a Conv in the multiplications of all convolutions of its graph."""
     convs = [node for node in conv.graph or () if query.is_op(node, "Conv") and node is not conv]
     own = _products(conv)
     return own / (own + sum(map(_products, convs)))
 
 
 def _products(conv: ir.Node) -> int:
-    """How many a Conv computes; where its size is open, as if it gave one place of a map."""
+    """Return how many multiplications a Conv takes; where its size is open, those of one position."""
     sides = (query.shape(conv.outputs[0]) or ())[2:]
     return math.prod(d or 1 for d in query.shape(conv.inputs[1]) or ()) * math.prod(d or 1 for d in sides)
 
 
 def _is_layer(node: ir.Node, target: Target) -> bool:
-    """Whether a node is a product that might be quantized, or one of computed factors."""
+    """Whether a node is a linear operator that might be quantized, or a product of two activations."""
     rule = rule_of(node)
-    if rule is None or rule.kind is not Kind.PRODUCT:
+    if rule is None or not rule.is_linear:
         return False
-    source = weight_of(node.inputs[1])
-    return source is None or size_of(source[0]) >= target.least_weight
+    return weight_of(node.inputs[1]) is None or size_of(node.inputs[1]) >= target.least_weight
 
 
 def _is_added_to_start(conv: ir.Node, target: Target) -> bool:
@@ -105,15 +107,15 @@ def _is_added_to_start(conv: ir.Node, target: Target) -> bool:
 
 
 def _layer_before(node: ir.Node) -> ir.Node | None:
-    """The nearest product in front of a node, along first inputs."""
+    """Return the nearest linear operator in front of a node, along first inputs."""
     return _layer_of(node.inputs[0])
 
 
 def _layer_of(value: ir.Value | None) -> ir.Node | None:
-    """The nearest product that a value comes from, along first inputs."""
+    """Return the nearest linear operator that a value comes from, along first inputs."""
     while value is not None and (producer := value.producer()) is not None:
         rule = rule_of(producer)
-        if rule is not None and rule.kind is Kind.PRODUCT:
+        if rule is not None and rule.is_linear:
             return producer
         value = producer.inputs[0] if producer.inputs else None
     return None

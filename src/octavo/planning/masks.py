@@ -7,23 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from octavo.model import query
+from octavo.model.graph import query
+from octavo.ops.patterns import COMPARE_POSITIONS, KEEP_SCORES, MAKE_MASKS
 
-LOW = -64.0  # what is added to scores that are hidden
-SHARE = 0.25  # of the scores that a mask has to hide
-PLACES = 32  # a constant mask for fewer is not worth the further nodes
-_MOST_VALUES = 1 << 24
-_MOST_NODES = 64  # that are looked at behind a mask
-_LOOK = 1 << 16  # values of a constant that are looked at
-
-_TO_SOFTMAX = frozenset({"Cast", "Reshape", "Transpose", "Identity", "Max", "Clip", "Div", "Mul"})
-_POSITIONS = frozenset({"Trilu", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
-_MAKES_MASK = frozenset(
-    {
-        "Slice", "Gather", "Unsqueeze", "Squeeze", "Expand", "Reshape", "Cast", "Identity", "Transpose",
-        "Where", "Mul", "Sub", "Add", "And", "Or", "Not", "Concat", "Tile", "ScatterND",
-    }
-)  # fmt: skip
+LOW = -64.0  # constants below this, added to scores, hide them: exp of it is nothing
+SHARE = 0.25  # of the scores that a mask has to hide, and to leave, to be a causal one
+POSITIONS = 32  # a constant mask for fewer is not worth the further nodes
+_LARGEST_CONSTANT = 1 << 24  # values of a constant that is looked at
+_LOOKED_AT = 1 << 16  # values of such a constant that are counted
+_DEPTH = 64  # nodes that are looked at behind a Softmax and behind a mask
 
 
 def over_last_axis(softmax: ir.Node) -> bool:
@@ -34,9 +26,9 @@ def over_last_axis(softmax: ir.Node) -> bool:
 
 
 def is_causal(softmax: ir.Node) -> bool:
-    """Whether a mask that hides later places from earlier ones is mixed into what a Softmax reads."""
+    """Whether a mask that hides later positions from earlier ones is mixed into what a Softmax reads."""
     value = softmax.inputs[0]
-    for _ in range(_MOST_NODES):
+    for _ in range(_DEPTH):
         maker = value.producer() if value is not None else None
         if maker is None or maker.domain:
             return False
@@ -44,42 +36,42 @@ def is_causal(softmax: ir.Node) -> bool:
             return _hides(maker.inputs[0])
         if maker.op_type == "Add":
             return any(_hides(operand) for operand in maker.inputs)
-        if maker.op_type not in _TO_SOFTMAX:
+        if maker.op_type not in KEEP_SCORES:
             return False
         value = maker.inputs[0]
     return False
 
 
 def _hides(mask: ir.Value | None) -> bool:
-    """Whether a mask comes from a constant that hides much, or from comparing places."""
+    """Whether a mask comes from a constant that hides much, or from comparing positions."""
     return any(
-        _is_half(found) if isinstance(found, np.ndarray) else found.op_type in _POSITIONS
+        _is_half(found) if isinstance(found, np.ndarray) else found.op_type in COMPARE_POSITIONS
         for found in _behind(mask)
     )
 
 
 def _behind(mask: ir.Value | None) -> Iterator[ir.Node | np.ndarray]:
-    """What a mask is made of: constants, and the nodes before the first that computes no mask."""
+    """Yield what a mask is made of: constants, and the nodes before the first that computes no mask."""
     todo, seen = [mask], 0
-    while todo and seen < _MOST_NODES:
+    while todo and seen < _DEPTH:
         value, seen = todo.pop(), seen + 1
         if value is None:
             continue
-        maker, content = value.producer(), query.array(value, limit=_MOST_VALUES)
+        maker, content = value.producer(), query.array(value, limit=_LARGEST_CONSTANT)
         if content is not None:
             yield content
         elif maker is not None and not maker.domain:
             yield maker
-            if maker.op_type in _MAKES_MASK:
+            if maker.op_type in MAKE_MASKS:
                 todo.extend(maker.inputs)
 
 
 def _is_half(content: np.ndarray) -> bool:
-    """Whether a constant pushes a good part of all scores down, or, of yes and no, says no to it."""
-    if content.ndim < 2 or min(content.shape[-2:]) < PLACES:
+    """Whether a constant of floats pushes a good part of all scores down, or one of booleans masks it."""
+    if content.ndim < 2 or min(content.shape[-2:]) < POSITIONS:
         return False
     flat = content.reshape(-1)
-    some = flat[:: -(-flat.size // _LOOK) | 1]  # an odd step meets every column of a square
+    some = flat[:: -(-flat.size // _LOOKED_AT) | 1]  # an odd step meets every column of a square
     if content.dtype.kind not in "fb":
         return False
     hidden = float(np.mean(some < LOW if content.dtype.kind == "f" else ~some))

@@ -16,27 +16,22 @@ import onnx_ir as ir
 from octavo.core import kernels
 from octavo.core.granularity import PerBlock, PerChannel, normal_axis
 from octavo.core.plan import Constant, Plan
-from octavo.model import query
-from octavo.planning.candidates import Avoid
+from octavo.model.graph import meta, query
+from octavo.ops import rule_of
+from octavo.ops.patterns import KEEP_PROBABILITIES, MAKE_GATES, MAKE_VALUES
 from octavo.planning.resolve import weight_array
+from octavo.planning.state import Avoid
 
-LOST = 0.5  # share of a channel's weights that round to zero
-CHANNELS = 0.1  # share of channels of which that holds
-_LOOK = 1 << 20  # weights looked at, at most
-_LAST_BLOCKS = 2
-
-_GATE = frozenset({"Mul", "Sigmoid", "Gelu", "Add", "Relu", "Tanh", "Erf", "Div"})
-_MOVES = frozenset(
-    {"Reshape", "Transpose", "Expand", "Unsqueeze", "Squeeze", "Slice", "Identity", "Add", "Concat"}
-)
-
-_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+LOST = 0.5  # share of a channel's weights that round to zero, from which on the channel is lost
+CHANNELS = 0.1  # share of lost channels from which on a layer stays float
+_LOOKED_AT = 1 << 20  # weights of a layer that are counted, at most
+_LAST_BLOCKS = 2  # of a transformer, where the residual stream has its largest magnitudes
 
 
 def gated(value: ir.Value | None) -> bool:
     """Whether a value is the product of two computed values, and not the scaled copy of one."""
     producer = value.producer() if value is not None else None
-    if producer is None or not query.is_op(producer, "Mul") or "octavo.unit" in producer.meta:
+    if producer is None or not query.is_op(producer, "Mul") or meta.unit(producer) is not None:
         return False
     factors = [v for v in producer.inputs if v is not None and query.constant(v) is None]
     if len(factors) < 2:
@@ -45,30 +40,31 @@ def gated(value: ir.Value | None) -> bool:
     return not any(s is not None and query.is_op(s, "Sigmoid") and s.inputs[0] in factors for s in sources)
 
 
-def loud_layers(nodes: Sequence[ir.Node]) -> frozenset[str]:
-    """Linear layers of a gated transformer whose input one range can't hold.
+def outlier_layers(nodes: Sequence[ir.Node]) -> frozenset[str]:
+    """Return the linear layers of a gated transformer whose input one range can't hold.
 
     Those that read a gate's product; those that feed the gates of the last two blocks, where the residual
-    stream is at its loudest; and those that make attention's values, whose error nothing normalizes.
+    stream is largest; and those that make attention's values, whose error nothing normalizes.
     """
     gates = [node for node in nodes if _is_linear(node) and gated(node.inputs[0])]
     if not gates:
         return frozenset()
     found = {node.name or "" for node in gates}
     for node in gates[-_LAST_BLOCKS:]:
-        found |= _linear_before(node.inputs[0], _GATE)
+        found |= _linear_before(node.inputs[0], MAKE_GATES)
     for node in nodes:
         if query.is_op(node, "MatMul") and not _is_linear(node) and _follows_softmax(node.inputs[0]):
-            found |= _linear_before(node.inputs[1], _MOVES)
+            found |= _linear_before(node.inputs[1], MAKE_VALUES)
     return frozenset(found)
 
 
 def _is_linear(node: ir.Node) -> bool:
-    return query.is_op(node, "MatMul", "Gemm") and query.constant(node.inputs[1]) is not None
+    rule = rule_of(node)
+    return rule is not None and rule.is_matrix_product and query.constant(node.inputs[1]) is not None
 
 
 def _linear_before(value: ir.Value | None, through: frozenset[str]) -> set[str]:
-    """The linear layers behind a value, through operators of some types only."""
+    """Return the linear layers behind a value, through operators of some types only."""
     found: set[str] = set()
     seen: set[ir.Node] = set()
     todo = [value]
@@ -87,18 +83,19 @@ def _linear_before(value: ir.Value | None, through: frozenset[str]) -> set[str]:
 
 def _follows_softmax(value: ir.Value | None) -> bool:
     maker = value.producer() if value is not None else None
-    while maker is not None and query.is_op(maker, "Cast", "Reshape", "Transpose", "Identity", "Dropout"):
+    while maker is not None and query.is_op(maker, *KEEP_PROBABILITIES):
         maker = maker.inputs[0].producer() if maker.inputs[0] is not None else None
     return query.is_op(maker, "Softmax")
 
 
 def lost_weights(model: ir.Model, plan: Plan) -> Avoid:
-    """Products whose weights would mostly round to zero, with the reason."""
+    """Return the linear operators whose weights would mostly round to zero, with the reason."""
     found: dict[str, str] = {}
     nodes = {node.name: node for node in query.nodes(model)}
     for key, entry in plan.entries.items():
-        node = nodes.get(key.reader)
-        if not isinstance(entry, Constant) or node is None or node.op_type not in _PRODUCTS:
+        node = nodes.get(key.consumer)
+        rule = rule_of(node) if node is not None else None
+        if not isinstance(entry, Constant) or node is None or rule is None or not rule.is_linear:
             continue
         if entry.scheme.qtype.is_float or entry.scheme.qtype.bits > 8:
             continue
@@ -110,7 +107,7 @@ def lost_weights(model: ir.Model, plan: Plan) -> Avoid:
 
 
 def loss(value: ir.Value, entry: Constant) -> str | None:
-    """Why a weight would mostly round to zero, or None where it does not."""
+    """Return why a weight would mostly round to zero, or None where it does not."""
     content = weight_array(value)
     scheme = entry.scheme
     if content.size == 0 or isinstance(scheme.granularity, PerBlock):
@@ -139,8 +136,8 @@ def loss(value: ir.Value, entry: Constant) -> str | None:
 
 
 def _thinned(content: npt.NDArray[np.generic], axis: int | None) -> npt.NDArray[np.generic]:
-    """Every so many rows of a large weight, all its channels."""
-    step = -(-content.size // _LOOK)
+    """Return every so many rows of a large weight, with all its channels."""
+    step = -(-content.size // _LOOKED_AT)
     along = next((i for i in range(content.ndim) if i != axis and content.shape[i] >= 2 * step), None)
     if step == 1 or along is None:
         return content

@@ -7,43 +7,54 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from octavo.core.plan import Bounded, Constant, Derived, Dynamic, Entry, Fixed, Key, Measured, Shared
+from octavo.core.plan import (
+    GRAPH_OUTPUT,
+    Bounded,
+    Constant,
+    Derived,
+    Dynamic,
+    Entry,
+    Fixed,
+    Key,
+    Measured,
+    Shared,
+)
 from octavo.core.recipe import Override, Placement, Recipe
 from octavo.core.scheme import Scheme
 from octavo.errors import RecipeError, closest
-from octavo.model import query
+from octavo.model.graph import query
 
 
 def kept_float(recipe: Recipe, model: ir.Model) -> dict[str, str]:
-    """The tensors that overrides keep float, with the reason that the plan gives for it."""
+    """Return the tensors that overrides keep float, with the reason that the plan gives for it."""
     found: dict[str, str] = {}
     for override in recipe.overrides:
         if not override.keep_float:
             continue
-        if override.readers is not None:
+        if override.consumers is not None:
             raise RecipeError(
-                f"Override of {override.tensor!r}: keep_float holds for all readers of a tensor; leave"
-                " readers out, or exclude those nodes."
+                f"Override of {override.tensor!r}: keep_float holds for all consumers of a tensor; leave"
+                " consumers out, or exclude those nodes."
             )
         names = [name for name in _names(model) if _fits(name, override)]
         if not names:
             raise _unknown(override, _names(model))
-        found.update(dict.fromkeys(names, f"an override of {override.tensor!r} keeps it float"))
+        found.update(dict.fromkeys(names, f"an override of {override.tensor!r} keeps it in float"))
     return found
 
 
 def preview(entry: Entry, tensor: str, recipe: Recipe) -> Entry:
-    """What an entry of a tensor would be after the overrides that hold for all its readers."""
+    """Return what an entry of a tensor will be after the overrides that hold for all its consumers."""
     for override in recipe.overrides:
-        if _fits(tensor, override) and not override.keep_float and override.readers is None:
+        if _fits(tensor, override) and not override.keep_float and override.consumers is None:
             entry = _changed(entry, override)
     return entry
 
 
 def apply(entries: dict[Key, Entry], recipe: Recipe, model: ir.Model) -> dict[Key, Entry]:
-    """The entries with all overrides applied, in their order; one that fits no tensor is an error.
+    """Return the entries with all overrides applied, in their order; one that matches no tensor is an error.
 
-    With the placement ``listed`` one for a tensor that is not quantized, or follows others, says nothing.
+    With the placement ``listed`` an override of a tensor that is not quantized or follows others is ignored.
     """
     listed = recipe.placement is Placement.LISTED
     for override in recipe.overrides:
@@ -59,7 +70,7 @@ def apply(entries: dict[Key, Entry], recipe: Recipe, model: ir.Model) -> dict[Ke
                     " include the node that reads or makes it first."
                 )
             raise _unknown(override, {k.tensor for k in entries})
-        if override.readers is None:
+        if override.consumers is None:
             if listed:
                 hits = [k for k in hits if not isinstance(entries[k], Derived | Shared | Dynamic)]
             found = set(hits)
@@ -89,31 +100,33 @@ def _names(model: ir.Model) -> set[str]:
 def _converted(
     entries: dict[Key, Entry], override: Override, hits: list[Key], model: ir.Model
 ) -> dict[Key, Entry]:
-    """Entries on the edges to some readers: conversions from the tensor's own type, which biases follow."""
+    """Return the entries with conversions on the edges to some consumers; biases follow these."""
     reads = {node.name or "": {v.name for v in node.inputs if v is not None} for node in query.nodes(model)}
+    reads[GRAPH_OUTPUT] = {value.name for value in model.graph.outputs}
     made: dict[Key, Entry] = {}
-    for reader in override.readers or ():
-        if reader not in reads:
+    for consumer in override.consumers or ():
+        if consumer not in reads:
             raise RecipeError(
-                f"Override of {override.tensor!r}: no node is named {reader!r}{closest(reader, reads) or '.'}"
+                f"Override of {override.tensor!r}: no node is named"
+                f" {consumer!r}{closest(consumer, reads) or '.'}"
             )
-        for tensor in dict.fromkeys(k.tensor for k in hits if k.tensor in reads[reader]):
-            edge = entries.get(Key(tensor, reader), entries.get(Key(tensor)))
+        for tensor in dict.fromkeys(k.tensor for k in hits if k.tensor in reads[consumer]):
+            edge = entries.get(Key(tensor, consumer), entries.get(Key(tensor)))
             while isinstance(edge, Shared):
                 edge = entries.get(edge.key)
             if edge is not None:
-                made[Key(tensor, reader)] = _changed(edge, override)
-        if not any(key.reader == reader for key in made):
-            raise RecipeError(f"Override of {override.tensor!r}: {reader!r} does not read it quantized.")
+                made[Key(tensor, consumer)] = _changed(edge, override)
+        if not any(key.consumer == consumer for key in made):
+            raise RecipeError(f"Override of {override.tensor!r}: {consumer!r} does not read it quantized.")
     return {key: _follows(key, entry, made) for key, entry in {**entries, **made}.items()}
 
 
 def _follows(key: Key, entry: Entry, made: dict[Key, Entry]) -> Entry:
-    """A bias derived from a tensor whose view its product has changed is derived from that view."""
+    """Return a bias entry derived from the edge into its layer, where an override has changed that."""
     if isinstance(entry, Derived):
-        view = Key(entry.x[0], entry.w[1] if entry.w[1] is not None else key.reader)
+        view = Key(entry.x[0], entry.w[1] if entry.w[1] is not None else key.consumer)
         if view in made:
-            return replace(entry, x=(view.tensor, view.reader))
+            return replace(entry, x=(view.tensor, view.consumer))
     return entry
 
 

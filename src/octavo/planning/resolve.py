@@ -7,59 +7,71 @@ does, which costs a channel whose weights are tiny beside its bias nothing that 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from octavo.algorithms.weights import Inputs, algorithm
 from octavo.core import affine, kernels
+from octavo.core.blocks import BlockMatrix, BlockScheme
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor, moved, parameter_shape
 from octavo.core.plan import Bounded, Constant, Derived, Dynamic, Entry, Fixed, Key, Measured, Plan, Shared
 from octavo.core.qparams import QParams
 from octavo.core.scheme import Scheme
 from octavo.core.stats import Range
 from octavo.errors import DataError, ModelError, RecipeError, TableError
-from octavo.model import query
-from octavo.planning.sources import weight_of
+from octavo.model.fake_quant.pairs import linear_parameters
+from octavo.model.graph import query
+from octavo.ops import MATMUL_NBITS
+from octavo.ops.hooks import clamp_bounds
+from octavo.planning import clamps
+from octavo.planning.weights import weight_of
 
 Array = npt.NDArray[Any]
 Params = dict[Key, QParams]
 
 
-def resolve(model: ir.Model, plan: Plan, ranges: Mapping[str, Range]) -> Params:
-    """Parameters for every entry of the plan but the dynamic ones."""
-    values = _values(model)
-    clamps = _clamps(model, plan)
+def resolve(
+    model: ir.Model, plan: Plan, ranges: Mapping[str, Range], inputs: Mapping[Key, Array] | None = None
+) -> Params:
+    """Return the parameters of every entry of the plan but the dynamic ones.
+
+    ``inputs`` are the statistics that weight algorithms want of what a layer reads, by the weight's key.
+    """
+    values, bounds = _values(model), _clamps(model, plan)
+    ranges = {**ranges, **{name: clamps.cut(ranges[name], bounds[name]) for name in bounds if name in ranges}}
     params = _alike(plan, ranges, values)
+    params |= _chosen_by_algorithms(plan, values, inputs or {})
     for key, entry in plan.entries.items():
         if not isinstance(entry, Shared | Derived | Dynamic):
             if key not in params:
                 params[key] = _own(key, entry, values, ranges)
-            if key.reader is None and key.tensor in clamps:
-                params[key] = _clamping(key, params[key])
+            if key.consumer is None and key.tensor in bounds:
+                params[key] = _clamping(key, params[key], bounds[key.tensor])
     _make_room_for_biases(plan, params, values)
     for key, entry in plan.entries.items():
         if isinstance(entry, Derived) and not _runs(plan, entry):
-            found = affine.bias_params(params[plan.root(Key(*entry.x))], params[Key(*entry.w)])
+            found = affine.bias_params(*(_factor(plan, params, values, one) for one in (entry.x, entry.w)))
             params[key] = _on_last_axis(found, values[key.tensor])
     for key, entry in plan.entries.items():
         if isinstance(entry, Shared):
             root = plan.root(key)
             params[key] = _of(params, root, key)
-    for name, weight in plan.stored.items():
+    for name, weight in plan.compressed.items():
         params[Key(name)] = _constant(Key(name), weight.scheme, None, values)
     return params
 
 
 def _runs(plan: Plan, entry: Derived) -> bool:
-    """Whether a bias has its scale while the model runs only."""
+    """Whether the scale of a bias is only known while the model runs."""
     return isinstance(plan.entries.get(plan.root(Key(*entry.x))), Dynamic)
 
 
 def _alike(plan: Plan, ranges: Mapping[str, Range], values: Mapping[str, ir.Value]) -> Params:
-    """Parameters of measured tensors and of weights that have one integer scale: all of a scheme at once."""
+    """Return the parameters of measured tensors and of weights with one scale, all of a scheme at once."""
     groups: dict[Scheme, dict[Key, tuple[float, float]]] = {}
     for key, entry in plan.entries.items():
         if isinstance(entry, Measured) and not entry.scheme.qtype.is_float:
@@ -77,8 +89,67 @@ def _alike(plan: Plan, ranges: Mapping[str, Range], values: Mapping[str, ir.Valu
 
 def _has_one_scale(entry: Constant) -> bool:
     scheme = entry.scheme
-    plain = entry.range is None and entry.channel_ranges is None
+    plain = entry.algorithm is None and entry.range is None and entry.channel_ranges is None
     return plain and isinstance(scheme.granularity, PerTensor) and not scheme.qtype.is_float
+
+
+def _chosen_by_algorithms(plan: Plan, values: Mapping[str, ir.Value], inputs: Mapping[Key, Array]) -> Params:
+    """Return the parameters of weights that an algorithm quantizes; one that several read alike is one."""
+    found: Params = {}
+    known: dict[object, QParams] = {}
+    for key, entry in plan.entries.items():
+        if not isinstance(entry, Constant) or entry.algorithm is None:
+            continue
+        node = plan.nodes.get(key.consumer or "")
+        fractions = node is not None and node.lowering == MATMUL_NBITS.op_type
+        source = weight_of(_named(key, values))
+        slot = (source, entry, fractions)
+        if slot not in known:
+            known[slot] = _by_algorithm(key, entry, values, inputs.get(key), fractions=fractions)
+        found[key] = known[slot]
+    return found
+
+
+def _by_algorithm(
+    key: Key, entry: Constant, values: Mapping[str, ir.Value], inputs: Array | None, *, fractions: bool
+) -> QParams:
+    """Quantize a weight by its algorithm; zero points may be fractions in MatMulNBits of few bits."""
+    scheme, chosen = entry.scheme, algorithm(entry.algorithm or "")
+    grain = scheme.granularity
+    if not isinstance(grain, PerBlock) or grain.axis is None:
+        raise RecipeError(
+            f"{key}: the weight algorithm {entry.algorithm!r} works on blocks; write block:SIZE."
+        )
+    if chosen.wants is not Inputs.NONE and inputs is None:
+        raise DataError(
+            f"The weight algorithm {entry.algorithm!r} needs calibration data for {key}: pass some, or choose"
+            " k-quant, which needs none."
+        )
+    axis, content = grain.axis, _content(_named(key, values))
+    dims = content().shape
+    others = tuple(d for i, d in enumerate(dims) if i != axis)
+    shape = (math.prod(others), dims[axis])
+    whole = not (fractions and scheme.qtype.bits < 8)
+    blocks = BlockScheme(scheme.qtype.bits, grain.size, scheme.symmetric, whole)
+
+    def rows() -> Array:
+        return np.moveaxis(content(), axis, -1).reshape(shape)
+
+    try:
+        matrix = BlockMatrix(shape, lambda: chosen.blocks(rows(), blocks, inputs), quick=chosen.quick)
+    except DataError as error:
+        raise DataError(f"{key}: {error}") from error
+
+    def laid_out(numbers: Array) -> Array:
+        return np.moveaxis(numbers.reshape(*others, -1), -1, axis)
+
+    zero = matrix.zero_point
+    if zero is None:
+        middle = 0 if scheme.qtype.signed else blocks.middle
+        zero = np.full(matrix.scale.shape, middle, scheme.qtype.dtype)
+    elif zero.dtype == np.uint8:
+        zero = zero.astype(scheme.qtype.dtype)
+    return QParams(laid_out(matrix.scale), laid_out(zero), scheme.qtype, grain, matrix)
 
 
 def _range(key: Key, entry: Measured, ranges: Mapping[str, Range]) -> Range:
@@ -86,10 +157,23 @@ def _range(key: Key, entry: Measured, ranges: Mapping[str, Range]) -> Range:
     found = ranges.get(source)
     if found is None:
         raise DataError(
-            f"Tensor {source!r} was never seen in calibration; give data that reaches it, or"
-            " exclude the node that reads it."
+            f"Tensor {source!r} has no value in the calibration data; give data that reaches it, or exclude"
+            " the node that reads it."
         )
     return found
+
+
+def _factor(
+    plan: Plan, params: Params, values: Mapping[str, ir.Value], source: tuple[str, str | None]
+) -> QParams:
+    """Return the parameters that the scale of a bias follows from; the model itself may have them."""
+    root = plan.root(Key(*source))
+    if root not in params and root not in plan.entries and root.tensor in values:
+        producer = values[root.tensor].producer()
+        found = linear_parameters(producer) if producer is not None else None
+        if found is not None:
+            return found
+    return _of(params, root, Key(*source))
 
 
 def _of(params: Params, source: Key, key: Key) -> QParams:
@@ -100,31 +184,27 @@ def _of(params: Params, source: Key, key: Key) -> QParams:
     return params[source]
 
 
-def _clamps(model: ir.Model, plan: Plan) -> set[str]:
-    """The tensors that absorbed clamps gave."""
-    if not plan.absorbed:
-        return set()
-    return {node.outputs[0].name or "" for node in query.nodes(model) if node.name in plan.absorbed}
+def _clamps(model: ir.Model, plan: Plan) -> dict[str, clamps.Bounds]:
+    """Return the bounds of the clamps that the plan fuses into ranges, by the names of their outputs."""
+    if not plan.fused:
+        return {}
+    fused = (node for node in query.nodes(model) if node.name in plan.fused)
+    return {node.outputs[0].name or "": clamp_bounds(node) or (0.0, math.inf) for node in fused}
 
 
-def _clamping(key: Key, params: QParams) -> QParams:
-    """Parameters whose lowest integer is zero; a tensor that was always zero has a zero point to choose."""
-    lowest = params.qtype.qmin
-    zero = int(params.zero_point.astype(np.int64))
-    if zero == lowest:
-        return params
-    if float(params.scale) == 1.0 and zero == 0:
-        return QParams(
-            params.scale, np.asarray(lowest, params.zero_point.dtype), params.qtype, params.granularity
+def _clamping(key: Key, params: QParams, bounds: clamps.Bounds) -> QParams:
+    found = clamps.settled(params, bounds)
+    if found is None:
+        raise TableError(
+            f"The plan fuses the clamp before {key.tensor!r} into its quantized range, which goes beyond its"
+            f" bounds {bounds[0]:g} … {bounds[1]:g}; remove the node from 'fused', or give a range that does"
+            " not."
         )
-    raise TableError(
-        f"The plan absorbs the clamp before {key.tensor!r}, whose quantized range goes below zero; take the"
-        " node out of 'absorbed', or let the range start at zero."
-    )
+    return found
 
 
 def _on_last_axis(params: QParams, bias: ir.Value) -> QParams:
-    """A bias may be a row [1, N]: its channels are on its last axis."""
+    """Return the same with channels on the last axis of the bias, which may be a row [1, N]."""
     if isinstance(params.granularity, PerTensor):
         return params
     axis = len(weight_array(bias).shape) - 1
@@ -150,7 +230,7 @@ def _own(key: Key, entry: Entry, values: Mapping[str, ir.Value], ranges: Mapping
             return affine.from_range(low, high, scheme)
         case Fixed(scheme, scale, zero_point):
             return _fixed(key, scheme, scale, zero_point, values)
-        case Constant(scheme, _, bounds, by_channel):
+        case Constant(scheme, range=bounds, channel_ranges=by_channel):
             if by_channel is not None:
                 return _by_channel(key, scheme, by_channel, values)
             return _constant(key, scheme, bounds, values)
@@ -184,12 +264,23 @@ def _fixed(
 
 
 def weight_array(value: ir.Value) -> npt.NDArray[np.generic]:
-    """The content of a weight as its reader sees it (a memory map, or a transposed view of one)."""
+    """Return the content of a weight as its consumer sees it (a memory map, or a transposed view of one)."""
+    return _content(value)()
+
+
+def _content(value: ir.Value) -> Callable[[], npt.NDArray[np.generic]]:
+    """Return what reads a weight, now or when the graph has changed."""
     source = weight_of(value)
-    if source is None or source[0].const_value is None:
+    tensor = source[0].const_value if source is not None else None
+    if source is None or tensor is None:
         raise ModelError(f"Weight {value.name!r} is not constant; exclude the node that reads it.")
-    content = np.asarray(source[0].const_value.numpy())
-    return content if source[1] is None else content.transpose(source[1])
+    perm = source[1]
+
+    def read() -> npt.NDArray[np.generic]:
+        content = np.asarray(tensor.numpy())
+        return content if perm is None else content.transpose(perm)
+
+    return read
 
 
 def _constant(
@@ -205,18 +296,18 @@ def _constant(
 
 
 def _extremes(key: Key, scheme: Scheme, values: Mapping[str, ir.Value]) -> tuple[Array, Array]:
-    """The smallest and largest weight for each scale."""
+    """Return the smallest and largest weight for each scale."""
     low, high = kernels.extremes(weight_array(_named(key, values)), scheme.granularity)
     if not (_is_finite(low) and _is_finite(high)):
         raise ModelError(
             f"Weight {key.tensor!r} holds NaN or infinity; repair the model, or exclude the node"
-            f" {key.reader!r}."
+            f" {key.consumer!r}."
         )
     return low, high
 
 
 def _is_finite(numbers: Array) -> bool:
-    """Whether all are; numpy takes its time for a single one."""
+    """Whether all numbers are finite; numpy is slow for a single one."""
     return bool(np.isfinite(numbers).all()) if numbers.ndim else math.isfinite(numbers)
 
 
@@ -229,7 +320,7 @@ def _named(key: Key, values: Mapping[str, ir.Value]) -> ir.Value:
 def _by_channel(
     key: Key, scheme: Scheme, ranges: tuple[tuple[float, float], ...], values: Mapping[str, ir.Value]
 ) -> QParams:
-    """Parameters from a range given for each channel, or one for all."""
+    """Return parameters from a range given for each channel, or one for all."""
     (count,) = parameter_shape(weight_array(values[key.tensor]).shape, scheme.granularity) or (1,)
     if len(ranges) not in (1, count):
         raise RecipeError(f"{key}: {len(ranges)} ranges were given for {count} channels; give one for each.")
@@ -255,13 +346,13 @@ def _make_room_for_biases(plan: Plan, params: Params, values: Mapping[str, ir.Va
             continue
         if not entry.make_room or _runs(plan, entry):
             continue
-        x, w_key = _of(params, plan.root(Key(*entry.x)), key), Key(*entry.w)
+        x, w_key = _factor(plan, params, values, entry.x), plan.root(Key(*entry.w))
         w = _of(params, w_key, key)
         bias = weight_array(values[key.tensor]).reshape(-1)
         if not np.all(np.isfinite(bias.astype(np.float32))):
             raise ModelError(
                 f"Bias {key.tensor!r} holds NaN or infinity; repair the model, or exclude the node"
-                f" {key.reader!r}."
+                f" {key.consumer!r}."
             )
         least = affine.least_weight_scale(bias, x.scale)
         if w.scale.ndim == 0:
@@ -274,7 +365,7 @@ def _make_room_for_biases(plan: Plan, params: Params, values: Mapping[str, ir.Va
 
 
 def stored_granularity(params: QParams, perm: tuple[int, ...] | None) -> Granularity:
-    """The granularity of the initializer behind a weight that is read through a Transpose."""
+    """Return the granularity of the initializer behind a weight that is read through a Transpose."""
     if perm is None:
         return params.granularity
     inverse = tuple(int(i) for i in np.argsort(perm))

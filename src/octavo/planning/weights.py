@@ -1,59 +1,96 @@
-"""The schemes of weights: which axis, which blocks, and what tables and recurrent layers ask for."""
+"""Weights: the initializers behind them, and the schemes that linear, lookup and recurrent operators take."""
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qtypes import UINT8
 from octavo.core.recipe import Recipe, Style
 from octavo.core.scheme import Scheme
-from octavo.model import query
-from octavo.ops import OpRule, Table, Weight, axis_of
+from octavo.model.graph import query
+from octavo.ops import Lowering, OpRule, Table, Weight, axis_of, rule_of
 from octavo.targets import Target
 
-_BLOCK = 32  # weights to a scale where a product is scaled block by block
-_LEAST_TABLE = 1 << 14  # values; a smaller table is not worth the further nodes
+_BLOCK = 32  # weights to a scale where MatMulNBits scales input and weight block by block
+_LEAST_TABLE = 1 << 14  # values; quantizing a smaller table costs more nodes than it saves bytes
 
 
-def scheme_of(
-    node: ir.Node, rule: OpRule, role: Weight, value: ir.Value, recipe: Recipe, target: Target
-) -> Scheme:
-    """The recipe's scheme for weights, with the axis that this operator means."""
-    scheme = recipe.weights
-    axis, sums = axis_of(role.axis, node), axis_of(role.sums, node)
+def weight_of(value: ir.Value | None) -> tuple[ir.Value, tuple[int, ...] | None] | None:
+    """Return the initializer behind a weight, and the permutation of a Transpose (tied weights)."""
+    while value is not None:
+        producer = value.producer()
+        if producer is None:
+            return (value, None) if query.constant(value) is not None else None
+        if query.is_op(producer, "Identity"):
+            value = producer.inputs[0]
+            continue
+        if query.is_op(producer, "Transpose") and query.constant(producer.inputs[0]) is not None:
+            source = weight_of(producer.inputs[0])
+            rank = query.rank(producer.inputs[0]) or 0
+            perm = query.attribute(producer, "perm", None) or tuple(reversed(range(rank)))
+            if source is None or source[1] is not None or sorted(perm) != list(range(rank)):
+                return None
+            return source[0], tuple(perm)
+        return None
+    return None
+
+
+def size_of(value: ir.Value | None) -> int:
+    """Return how many values the initializer behind a weight holds; 0 where it is computed."""
+    source = weight_of(value)
+    tensor = query.constant(source[0]) if source is not None else None
+    return int(np.prod(tensor.shape.numpy(), dtype=np.int64)) if tensor is not None else 0
+
+
+# ---- linear operators
+
+
+def scheme_of(node: ir.Node, rule: OpRule, index: int, recipe: Recipe, target: Target) -> Scheme:
+    """Return the recipe's scheme for the weight at an input, along the axes that it has there."""
+    role = rule.role(index)
+    weight = role if isinstance(role, Weight) else Weight()
+    axis, sums = axis_of(weight.axis, node), axis_of(weight.sums, node)
     if not target.takes_channels(node.op_type):
         axis = None
+    return along(recipe.weights, axis, sums, query.rank(node.inputs[index]), rule.lowerings.get(recipe.style))
+
+
+def along(
+    scheme: Scheme, axis: int | None, sums: int | None, rank: int | None, lowering: Lowering | None
+) -> Scheme:
+    """Return a scheme whose granularity names its axis: of the channels, or of the sums for blocks."""
     match scheme.granularity:
         case PerChannel(None):
-            form = rule.forms.get(recipe.style)
-            per_channel = axis is not None and (form is None or form.takes_per_channel(scheme))
-            return scheme.but(granularity=PerChannel(axis) if per_channel else PerTensor())
-        case PerBlock(size, None):
-            blocked = sums is not None and query.rank(value) == 2
-            return scheme.but(granularity=PerBlock(size, sums) if blocked else _or_channel(axis))
+            takes = lowering is None or lowering.takes_per_channel(scheme)
+            return scheme.but(granularity=_channels(axis if takes else None))
+        case PerBlock(size, None) if sums is not None and rank == 2:
+            return scheme.but(granularity=PerBlock(size, sums))
+        case PerBlock(_, None):
+            return scheme.but(granularity=_channels(axis))
         case _:
             return scheme
 
 
-def _or_channel(axis: int | None) -> Granularity:
+def _channels(axis: int | None) -> Granularity:
     return PerChannel(axis) if axis is not None else PerTensor()
 
 
 def blocks_of(node: ir.Node, recipe: Recipe, target: Target) -> Scheme | None:
-    """The scheme of a linear layer that is scaled block by block and needs no range of its input.
+    """Return the scheme of a matrix product that is scaled block by block and needs no range of its input.
 
     None where the recipe, the target or the node does not allow it.
     """
-    weight = node.inputs[1]
-    activations = recipe.activations
+    rule, weight, activations = rule_of(node), node.inputs[1], recipe.activations
     if (
         not target.block_products
         or activations is None
         or not activations.qtype.bits == recipe.weights.qtype.bits == 8
         or activations.qtype.is_float
         or isinstance(recipe.weights.granularity, PerBlock)
-        or node.op_type not in ("MatMul", "Gemm")
+        or rule is None
+        or not rule.is_matrix_product
         or weight is None
         or not weight.is_initializer()
         or query.rank(weight) != 2
@@ -65,61 +102,40 @@ def blocks_of(node: ir.Node, recipe: Recipe, target: Target) -> Scheme | None:
     return Scheme(UINT8, PerBlock(_BLOCK, axis), symmetric=True)
 
 
-def has_int32_bias(recipe: Recipe) -> bool:
-    """Whether biases become int32: their scale is that of an input times that of a weight."""
-    return (
-        recipe.quantize_bias
-        and isinstance(recipe.activations, Scheme)
-        and not recipe.activations.qtype.is_float
-        and recipe.style is not Style.INTEGER
-        and not isinstance(recipe.weights.granularity, PerBlock)
-    )
-
-
-def has_channels(bias: ir.Value, weight: ir.Value, scheme: Scheme) -> bool:
-    """Whether the scales of an int32 bias can be laid along it: one for all, or one for each channel."""
-    match scheme.granularity:
-        case PerTensor():
-            return True
-        case PerChannel(axis):
-            values, channels = query.shape(bias), query.shape(weight)
-            return bool(values and channels and axis is not None and values[-1] == channels[axis])
-        case PerBlock():
-            return False
+# ---- lookups and recurrent layers
 
 
 def tables(node: ir.Node, rule: OpRule) -> list[ir.Value]:
-    """The tables that a lookup reads, if all of them are constant."""
-    found = [v for i, v in enumerate(node.inputs) if v is not None and isinstance(rule.role(i), Table)]
-    constant = [v for v in found if query.constant(v) is not None]
-    return constant if len(constant) == len(found) else []
+    """Return the tables that a lookup reads, if all of them are constant."""
+    found = rule.reads(node, Table)
+    return found if all(query.constant(v) is not None for v in found) else []
 
 
-def table_refusal(node: ir.Node, found: list[ir.Value], recipe: Recipe) -> str | None:
-    """Why the tables of a lookup stay float, or None."""
+def table_refusal(node: ir.Node, rule: OpRule, recipe: Recipe) -> str | None:
+    """Return why the constant tables of a lookup stay float, or None."""
     if not recipe.quantize_embeddings:
-        return "embeddings stay float in this recipe"
+        return "this recipe keeps embeddings in float"
     if recipe.weights.qtype.bits != 8 or recipe.weights.qtype.is_float:
-        return "its table would need 8-bit weights"
-    if node.op_type != "Gather":
-        return "it has no quantized spelling in the qdq style" if recipe.style is Style.QDQ else None
-    dims = query.shape(found[0]) or ()
+        return "its table takes 8-bit integers only"
+    if not rule.moves_values:
+        return "no quantized operator for it in the qdq style" if recipe.style is Style.QDQ else None
+    dims = query.shape(rule.reads(node, Table)[0]) or ()
     if len(dims) != 2 or query.attribute(node, "axis", 0) != 0:
-        return "its table is no matrix of rows"
+        return "its table is not a matrix of rows"
     if (dims[0] or 0) * (dims[1] or 0) < _LEAST_TABLE:
-        return "its table is too small to gain"
+        return "its table is too small for int8 to pay off"
     return None
 
 
-def table_scheme(node: ir.Node, recipe: Recipe) -> Scheme:
-    """One scale a row where rows are gathered, one for the table where a fused operator looks up."""
-    if node.op_type != "Gather":
+def table_scheme(rule: OpRule, recipe: Recipe) -> Scheme:
+    """Return a scheme with a scale per row where rows are gathered, and one where they are summed."""
+    if not rule.moves_values:
         return recipe.weights.but(granularity=PerTensor())
     return recipe.weights.but(granularity=PerChannel(0), symmetric=True)
 
 
 def recurrent_scheme(weight: ir.Value, recipe: Recipe, *, fused: bool) -> Scheme:
-    """One scale a gate row: a block as long as the row, where the kernel takes them per direction."""
+    """Return a scheme with a scale per gate row: for each direction a block as long as the row."""
     dims = query.shape(weight) or ()
     grain: Granularity = PerChannel(1)
     if isinstance(recipe.weights.granularity, PerTensor):

@@ -13,18 +13,18 @@ import numpy as np
 from octavo import calibration
 from octavo.calibration import tables
 from octavo.calibration.methods import need_of
-from octavo.calibration.readers.images import images, pictures
-from octavo.core import affine
+from octavo.core import affine, files
 from octavo.core.bounded import read_json
 from octavo.core.qtypes import UINT8
 from octavo.core.scheme import Entropy, Method, MinMax, Percentile, Scheme
 from octavo.core.stats import Range
+from octavo.data.readers.image_files import images, images_below
 from octavo.errors import DataError, TableError
-from octavo.model import files, io
-from octavo.model.normalize import normalize
+from octavo.model.files import io
+from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
 from octavo.quantization import _select
-from octavo.quantization._command import run
+from octavo.quantization._command import exit_code
 
 PARAMETERS = "quantization_params.json"
 
@@ -84,7 +84,7 @@ def _data(path: Path, preprocess: str | None) -> Any:
     chosen = None if preprocess in (None, "None", "none", "") else preprocess
     if not path.exists():
         raise DataError(f"There is no calibration data at {path}; give an existing file or folder.")
-    if chosen is not None or (path.is_dir() and pictures(path)):
+    if chosen is not None or (path.is_dir() and images_below(path)):
         return images(path, chosen)
     return str(path)
 
@@ -124,10 +124,12 @@ def load_quantization_params(path: str | Path) -> dict[str, list[Any]]:
     except OSError as error:
         raise TableError(f"{path} can't be read: {error.strerror}.") from error
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise TableError(f'{path} is no file of {{"tensor": [zero point, scale]}}: {error}.') from error
+        raise TableError(f'{path} is not a file of {{"tensor": [zero point, scale]}}: {error}.') from error
 
 
-def _work(options: argparse.Namespace) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Calibrate as the arguments say, by default those of the command line."""
+    options = parser().parse_args(arguments)
     folder = Path(options.output_path)
     if not folder.is_dir():
         raise DataError(f"There is no folder {folder} for the tables; make it first.")
@@ -140,6 +142,6 @@ def _work(options: argparse.Namespace) -> None:
     print(f"{len(found)} tensors: {names}, {PARAMETERS} in {folder}")  # noqa: T201
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Calibrate; returns the exit code."""
-    return run(parser(), _work, arguments)
+def run() -> int:
+    """Run the command line and return its exit code."""
+    return exit_code(main, parser().prog)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,20 +14,38 @@ import numpy as np
 import onnx_ir as ir
 from onnx import ModelProto, ValueInfoProto
 
-from octavo.calibration.data import checked
 from octavo.calibration.methods import need_of
-from octavo.calibration.run import Collector
+from octavo.calibration.observe.collect import Collector
 from octavo.core.scheme import Method, MinMax
 from octavo.core.stats import Range, Stats
-from octavo.model import io, query
-from octavo.model.normalize import normalize
+from octavo.data.feeds import checked
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
+from octavo.model.runtime.session import available_providers
 from octavo.quantization import _select
-from octavo.quantization._errors import UnsupportedError
+from octavo.quantization._errors import QuantizationWarning, UnsupportedError
 from octavo.quantization._models import add_infer_metadata
 from octavo.quantization._tensors_data import TensorsData
 
 CPU = ("CPUExecutionProvider",)
+
+
+def usable_providers(given: Sequence[str] | None, *, stacklevel: int) -> list[str]:
+    """Return the execution providers that the runtime has, else the CPU's, and warn of the others."""
+    available = available_providers()
+    names = [one if isinstance(one, str) else one[0] for one in given or CPU]
+    usable = [name for name in names if name in available] or list(CPU)
+    absent = [name for name in names if name not in available]
+    if absent:
+        warnings.warn(
+            f"{', '.join(absent)} is not among the execution providers of the installed onnxruntime"
+            f" ({', '.join(available)}); {', '.join(usable)} runs the model instead.",
+            QuantizationWarning,
+            stacklevel=stacklevel + 1,
+        )
+    return usable
 
 
 def _loaded(source: Any) -> ir.Model:
@@ -71,7 +90,7 @@ class CalibraterBase(abc.ABC):
 
     def set_execution_providers(self, execution_providers: Sequence[str] = CPU) -> None:
         """Choose what runs the model."""
-        self.execution_providers = list(execution_providers)
+        self.execution_providers = usable_providers(execution_providers, stacklevel=2)
         self.create_inference_session()
 
     def create_inference_session(self) -> None:
@@ -82,7 +101,7 @@ class CalibraterBase(abc.ABC):
         known |= {value.name for value in self._normal.graph.inputs}
         wanted = need_of(self._method())
         needs = {name: wanted for name in self._tensors if name in known}
-        self._collector = Collector(self._normal, needs, few=True, providers=self.execution_providers)
+        self._collector = Collector(self._normal, needs, few_samples=True, providers=self.execution_providers)
 
     @cached_property
     def _tensors(self) -> dict[str, ir.DataType]:

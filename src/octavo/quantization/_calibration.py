@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
 
-from octavo import measuring, pipeline
 from octavo.algorithms import steps as stepping
 from octavo.core.stats import Range
-from octavo.model import io
+from octavo.model.files import io
+from octavo.pipeline.resolve import float_steps
 from octavo.quantization import _work, calibrate
-from octavo.quantization._errors import OptionError
+from octavo.quantization._errors import OptionError, QuantizationWarning
 from octavo.quantization._models import model_has_external_data
 from octavo.quantization._readers import twice
 from octavo.quantization._tensors_data import TensorsData, load_tensors_data, save_tensors_data
@@ -38,7 +39,7 @@ def proto_of(source: _work.Source) -> tuple[onnx.ModelProto, bool]:
     if isinstance(source, onnx.ModelProto):
         inline = sum(len(t.raw_data) for t in source.graph.initializer)
         return source, any(t.external_data for t in source.graph.initializer) or inline > io.EXTERNAL_ABOVE
-    return onnx.load(str(source), load_external_data=False), model_has_external_data(Path(source))
+    return io.read_proto(source), model_has_external_data(Path(source))
 
 
 def smoothed(job: _work.Job, reader: Any, providers: Sequence[str] | None) -> tuple[_work.Job, Any]:
@@ -53,7 +54,7 @@ def smoothed(job: _work.Job, reader: Any, providers: Sequence[str] | None) -> tu
         )
     first, second = twice(reader)
     subject = stepping.Subject(job.model, job.recipe, job.plan)
-    pipeline.reworked(subject, chosen, first, measuring.Run(providers=providers, stride=1))
+    float_steps(subject, chosen, first, _work.calibration_run(providers))
     return _work.planned(job.model, job.settings), second
 
 
@@ -62,47 +63,53 @@ def ranges_for(
 ) -> tuple[_work.Job, dict[str, Range]]:
     """The job (planned anew around what has no range) and the range of each tensor it asks for."""
     wanted = job.settings.calibration
-    if cache is not None and Path(cache).is_file():
-        found = load_tensors_data(cache)
-        if found.calibration_method is not wanted.method:
-            raise OptionError(
-                f"The calibration cache {cache} was made with {found.calibration_method.name}, and"
-                f" {wanted.method.name} is asked for; delete it, or change calibrate_method."
-            )
-        smooth = bool(job.recipe.steps)
-        if bool(getattr(found, "smooth_quant", False)) != smooth:
-            raise OptionError(
-                f"The calibration cache {cache} was made with{'out' if smooth else ''} SmoothQuant, which"
-                " changes ranges; delete it, or change the option."
-            )
-        job = _work.fitted(job, found)
-        return job, _work.ranged(job, found)
-    if cache is None and _work.plain_extremes(wanted):
+    found = _cached(job, reader, cache)
+    if found is None and cache is None and _work.plain_extremes(wanted):
         return _work.measured(job, reader, providers)
-    found = calibrated(job, wanted, reader, providers)
-    if cache is not None:
-        save_tensors_data(found, cache, smooth_quant=bool(job.recipe.steps))
+    if found is None:
+        found = calibrated(job, wanted, reader, providers)
+        if cache is not None:
+            outer = {inner: name for name, inner in job.settings.names.inner.items()}
+            named = TensorsData(wanted.method, {outer.get(n, n): data for n, data in found.items()})
+            save_tensors_data(named, cache, smooth_quant=bool(job.recipe.steps))
     job = _work.fitted(job, found)
     return job, _work.ranged(job, found)
+
+
+def _cached(job: _work.Job, reader: Any, cache: str | Path | None) -> TensorsData | None:
+    """Return the ranges of a cache; None where there is none, or it is of a model smoothed otherwise."""
+    if cache is None or not Path(cache).is_file():
+        return None
+    found, method = load_tensors_data(cache), job.settings.calibration.method
+    if found.calibration_method is not method:
+        raise OptionError(
+            f"The calibration cache {cache} was made with {found.calibration_method.name}, not with"
+            f" {method.name}; delete it, or change calibrate_method."
+        )
+    was, smooth = bool(getattr(found, "smooth_quant", False)), bool(job.recipe.steps)
+    if was == smooth:
+        return found
+    said = f"The calibration cache {cache} was made with smooth_quant={was}, and smooth_quant={smooth} now"
+    if reader is None:
+        raise OptionError(f"{said}: give a calibration_data_reader, from which the ranges are found again.")
+    warnings.warn(
+        f"{said}: the model is calibrated again, and the cache is written anew.",
+        QuantizationWarning,
+        stacklevel=4,
+    )
+    return None
 
 
 def calibrated(
     job: _work.Job, wanted: Calibration, reader: Any, providers: Sequence[str] | None
 ) -> TensorsData:
-    """What a calibrator finds, for all tensors at the op types asked for."""
-    kind, defaults = calibrate._OPTIONS[wanted.method]
-    options = {key: wanted.options.get(key, default) for key, default in defaults.items()}
-    calibrator = kind(io.to_proto(job.model), job.recipe.op_types, **options)
+    """What a calibrator finds, for all tensors at the requested op types."""
+    calibrator = calibrate.calibrator_of(
+        wanted.method, wanted.options, io.to_proto(job.model), job.recipe.op_types
+    )
+    if isinstance(calibrator, calibrate.HistogramCalibrater) and job.recipe.activations is not None:
+        calibrator.collector.qtype = job.recipe.activations.qtype
     calibrator.set_execution_providers(providers or calibrate.CPU)
-    if wanted.stride is None:
-        calibrator.collect_data(reader)
-        return calibrator.compute_data()
-    count = len(reader)
-    if wanted.stride < 1 or count % wanted.stride:
-        raise OptionError(
-            f"The reader has {count} samples, which strides of {wanted.stride} do not divide evenly."
-        )
-    for start in range(0, count, wanted.stride):
-        reader.set_range(start_index=start, end_index=start + wanted.stride)
-        calibrator.collect_data(reader)
+    for one in _work.in_strides(reader, wanted.stride):
+        calibrator.collect_data(one)
     return calibrator.compute_data()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import abc
 import logging
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration import read
+from octavo.calibration import narrow_ranges, narrow_ranges_note, read
 from octavo.calibration.centred import Centred, centred, merge, threshold
 from octavo.calibration.methods.moments import moments
-from octavo.calibration.observers import HistogramState
-from octavo.core.qtypes import INT8, UINT8
+from octavo.calibration.statistics import HistogramState
+from octavo.core.qtypes import INT8, UINT8, QType
 from octavo.core.scheme import Distribution, Entropy, Method, Percentile, Scheme
 from octavo.core.stats import Range, State, Stats, merged
+from octavo.quantization._errors import QuantizationWarning
 from octavo.quantization._tensors_data import TensorData
 from octavo.quantization._types import CalibrationMethod
 from octavo.reporting.text import some
@@ -80,13 +82,15 @@ class HistogramCollector(CalibrationDataCollector):
         if scenario not in _POWERS:
             raise ValueError(f"There is no scenario {scenario!r}; there are {', '.join(_POWERS)}.")
         if not 0 <= percentile <= 100:
-            raise ValueError(f"A percentile of {percentile} is none; choose between 0 and 100.")
+            raise ValueError(f"A percentile lies between 0 and 100, and {percentile} does not.")
         self.method = method
         self.symmetric = symmetric
         self.num_bins = num_bins
         self.num_quantized_bins = num_quantized_bins
         self.percentile = percentile
         self.scenario = scenario
+        self.qtype: QType | None = None  # what the values will be quantized to, where that is known
+        self.within_extremes = False  # whether a symmetric range ends at the extremes
         self._states: dict[str, State] = {}
 
     @property
@@ -102,6 +106,11 @@ class HistogramCollector(CalibrationDataCollector):
             case CalibrationMethod.Percentile:
                 return Percentile(self.percentile)
         return Distribution()
+
+    def scheme(self) -> Scheme:
+        """The method beside the type that a range is for; 8 bits unless the caller knows better."""
+        kind = self.qtype or (INT8 if self.symmetric else UINT8)
+        return Scheme(kind, symmetric=self.symmetric, method=self.reading())
 
     def clear(self) -> None:
         """Forget all values."""
@@ -145,7 +154,12 @@ class HistogramCollector(CalibrationDataCollector):
         """``(lowest, highest, counts, edges)`` of each tensor, or by distribution its :class:`TensorData`."""
         if not self._states:
             raise ValueError("No data is collected: no histogram was made. Call collect with values first.")
-        return {name: self._result(state) for name, state in finite(self._states).items()}
+        states = finite(self._states)
+        found = {name: read(state, self.scheme()) for name, state in states.items()}
+        narrow = narrow_ranges(states, found)
+        if narrow:
+            warnings.warn(narrow_ranges_note(narrow), QuantizationWarning, stacklevel=2)
+        return {name: self._result(state, found[name]) for name, state in states.items()}
 
     def compute_percentile(self) -> dict[str, TensorData | tuple[Any, ...]]:
         """The results by percentile."""
@@ -169,10 +183,7 @@ class HistogramCollector(CalibrationDataCollector):
         low, high, _ = threshold(histogram, num_quantized_bins)
         return low, high
 
-    def _result(self, state: State) -> TensorData | tuple[Any, ...]:
-        found = read(
-            state, Scheme(INT8 if self.symmetric else UINT8, symmetric=self.symmetric, method=self.reading())
-        )
+    def _result(self, state: State, found: Range) -> TensorData | tuple[Any, ...]:
         if not isinstance(state, HistogramState):
             return np.float32(found.low), np.float32(found.high)
         hist, edges, *_ = centred(state, self.num_bins)
@@ -189,8 +200,8 @@ class HistogramCollector(CalibrationDataCollector):
         return (*self._ends(found), hist, edges.astype(np.float32))
 
     def _ends(self, found: Range) -> tuple[np.float32, np.float32]:
-        """The range in float32; by entropy and symmetric, from minus to plus the threshold."""
-        if self.symmetric and self.calibration_method is CalibrationMethod.Entropy:
+        """The range in float32; where it is to be symmetric, from minus to plus the threshold."""
+        if self.symmetric and not self.within_extremes:
             low, high = symmetric_range(found.low, found.high)
             return np.float32(low), np.float32(high)
         return np.float32(found.low), np.float32(found.high)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from pathlib import Path
 
-from octavo.errors import OctavoError, RecipeError
+from octavo.errors import OctavoError, OutputError, RecipeError
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
@@ -29,16 +31,23 @@ def add_flag(
     )
 
 
-def run(
-    parser: argparse.ArgumentParser,
-    work: Callable[[argparse.Namespace], None],
-    arguments: Sequence[str] | None,
-) -> int:
-    """Parse, work, and turn what goes wrong into one line on stderr and an exit code."""
-    options = parser.parse_args(arguments)
+def new_output(options: argparse.Namespace) -> Path:
+    """Return the path of ``--output_model``, which must not exist; ``--verbose`` turns the log on."""
+    if options.verbose:
+        log = logging.getLogger("octavo.quantization")
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(logging.INFO)
+    target = Path(options.output_model)
+    if target.exists():
+        raise OutputError(f"{target} exists already; choose another output path, or remove it.")
+    return target
+
+
+def exit_code(main: Callable[[], None], program: str) -> int:
+    """Run a command and return its exit code; what goes wrong is one line on stderr."""
     try:
-        work(options)
+        main()
     except (OctavoError, ValueError, OSError, NotImplementedError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)  # noqa: T201
+        print(f"{program}: {error}", file=sys.stderr)  # noqa: T201
         return 2 if isinstance(error, RecipeError) else 1
     return 0

@@ -22,13 +22,13 @@ class QuantConfig:
         reduce_range: bool = False,
         use_external_data_format: bool = False,
     ) -> None:
-        self.op_types_to_quantize = op_types_to_quantize
+        self.op_types_to_quantize = op_types_to_quantize or []
         self.per_channel = per_channel
         self.reduce_range = reduce_range
         self.weight_type = weight_type
         self.activation_type = activation_type
-        self.nodes_to_quantize = nodes_to_quantize
-        self.nodes_to_exclude = nodes_to_exclude
+        self.nodes_to_quantize = nodes_to_quantize or []
+        self.nodes_to_exclude = nodes_to_exclude or []
         self.use_external_data_format = use_external_data_format
 
 

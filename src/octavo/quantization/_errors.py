@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from octavo.errors import DataError, ModelError, RecipeError
-from octavo.planning.listed import BlocksError
+from octavo.planning.policies import BlocksError
+
+
+class QuantizationWarning(UserWarning):
+    """A result that is worse than it could be, and what to change."""
 
 
 class OptionError(RecipeError, ValueError):

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx import ModelProto
 
-from octavo.calibration.outputs import with_outputs
+from octavo.calibration.observe.output_models import with_outputs
 from octavo.core.scheme import Method
 from octavo.quantization import _select
 from octavo.quantization._calibrater import CalibraterBase

@@ -12,13 +12,13 @@ import onnx_ir as ir
 from onnx import ModelProto
 
 from octavo.calibration import read
-from octavo.calibration.observers import ChannelState, MinMaxState
-from octavo.calibration.outputs import with_extremes
+from octavo.calibration.observe.output_models import with_extremes
+from octavo.calibration.statistics import ChannelState, SampleExtremesState
 from octavo.core.qtypes import UINT8
 from octavo.core.scheme import MinMax, Scheme
 from octavo.core.stats import Stats
-from octavo.model import io
-from octavo.model.session import Session
+from octavo.model.files import io
+from octavo.model.runtime.session import Session
 from octavo.quantization import _select
 from octavo.quantization._calibrater import CalibraterBase
 from octavo.quantization._collector import finite, symmetric_range
@@ -27,7 +27,7 @@ from octavo.quantization._types import CalibrationMethod
 
 
 class MinMaxCalibrater(CalibraterBase):
-    """The smallest and the largest value; averaged over samples and smoothed between calls if asked for.
+    """The smallest and the largest value; averaged over samples and smoothed between calls on request.
 
     ``max_intermediate_outputs`` is the number of samples in a step of the moving average; none is lost.
     """
@@ -53,7 +53,9 @@ class MinMaxCalibrater(CalibraterBase):
             per_channel,
         )
         if moving_average and not 0 <= averaging_constant <= 1:
-            raise ValueError(f"An averaging constant of {averaging_constant} is no average; choose 0 … 1.")
+            raise ValueError(
+                f"An averaging constant of {averaging_constant} is out of range; choose one between 0 and 1."
+            )
         self.moving_average = moving_average
         self.averaging_constant = averaging_constant
         self.max_intermediate_outputs = max_intermediate_outputs
@@ -62,7 +64,7 @@ class MinMaxCalibrater(CalibraterBase):
     def clear_collected_data(self) -> None:
         """Forget all data."""
         self._stats = Stats()
-        self._steps: dict[str, MinMaxState] = {}
+        self._steps: dict[str, SampleExtremesState] = {}
         self._step = 0
         self._channels: dict[str, ChannelState] = {}
 
@@ -88,7 +90,7 @@ class MinMaxCalibrater(CalibraterBase):
         """One step of the moving average: the mean over the samples of a part."""
         for name, state in stats.items():
             low, high, _ = read(state, Scheme(UINT8, method=MinMax(average=True)))
-            self._steps.setdefault(name, MinMaxState()).add(self._step, low, high)
+            self._steps.setdefault(name, SampleExtremesState()).add(self._step, low, high)
         self._step += 1
 
     def _collect_channels(self, samples: Iterable[dict[str, Any]]) -> None:
@@ -104,7 +106,7 @@ class MinMaxCalibrater(CalibraterBase):
                 self._channels[name] = seen.merge(ChannelState(0, *ends))
 
     def merge_range(self, old_range: TensorsData | None, new_range: TensorsData) -> TensorsData:
-        """One range for each tensor out of two, smoothed where a moving average is asked for."""
+        """One range for each tensor out of two, smoothed where a moving average is requested."""
         if not old_range:
             return new_range
         data: dict[str, TensorData | tuple[Any, ...]] = dict(old_range.items())
@@ -151,7 +153,7 @@ def _merged(pairs: Iterable[tuple[Any, Any]], method: MinMax, dtype: Any) -> Ten
     """Two ranges as one by a method, channel by channel."""
     (old_low, old_high), (new_low, new_high) = ([np.atleast_1d(end) for end in pair] for pair in pairs)
     found = [
-        read(MinMaxState.of([0, 1], lows, highs), Scheme(UINT8, method=method))
+        read(SampleExtremesState.of([0, 1], lows, highs), Scheme(UINT8, method=method))
         for lows, highs in zip(
             zip(old_low, new_low, strict=True), zip(old_high, new_high, strict=True), strict=True
         )

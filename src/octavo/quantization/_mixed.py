@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo import given
 from octavo.core.qparams import QParams
 from octavo.core.recipe import Style
-from octavo.planning.given import Given
+from octavo.pipeline import given
+from octavo.planning import Given
 from octavo.quantization import translate
 from octavo.quantization._errors import as_stock
 from octavo.quantization._numbers import qtype_of
@@ -30,7 +30,7 @@ def quantized(quantizer: ONNXQuantizer) -> ONNXModel:
     }
     integers = quantizer.static  # static and mixed: the mode is IntegerOps
     weights = quantizer._settings_of(quantizer.extra_options, translate.Names()).recipe.weights
-    wish = Given(
+    given_params = Given(
         Style.INTEGER if integers else Style.QOPERATOR,
         weights,
         inputs=known,
@@ -41,7 +41,7 @@ def quantized(quantizer: ONNXQuantizer) -> ONNXModel:
     with as_stock():
         made = given.quantize(
             quantizer.model.model,
-            wish,
+            given_params,
             wanted=quantizer.nodes_to_quantize or None,
             excluded=(*quantizer.nodes_to_exclude, *unknown),
             op_types=quantizer.op_types_to_quantize or None,

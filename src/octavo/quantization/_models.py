@@ -11,8 +11,11 @@ import onnx
 import onnx_ir as ir
 from onnx import ModelProto, TensorProto
 
-from octavo.model import io, protos, session
+from octavo.model.files import io
+from octavo.model.graph import protos
 from octavo.model.prepare import raise_opset, shapes
+from octavo.model.runtime import session
+from octavo.quantization import _overrides
 from octavo.quantization._types import QuantType
 
 _LOG = logging.getLogger("octavo.quantization")
@@ -22,7 +25,7 @@ _PREPARED, _INFERRED = "onnx.quant.pre_process", "onnx.infer"
 
 def model_has_external_data(model_path: str | Path) -> bool:
     """Whether weights of the model lie in other files."""
-    proto = onnx.load(str(model_path), load_external_data=False)
+    proto = io.read_proto(model_path)
     return any(t.data_location == TensorProto.EXTERNAL for t in protos.all_tensors(proto.graph))
 
 
@@ -93,9 +96,10 @@ def update_opset_version(
     tensor_quant_overrides: Mapping[str, Iterable[Mapping[str, Any]]] | None = None,
     block_size: int = 0,
 ) -> ModelProto:
-    """The model at an opset that has what is asked for: 11, for float8 19, for 16 bits and blocks 21."""
+    """The model at an opset that has what is requested: 11, for float8 19, for 16 bits and blocks 21."""
     now = get_opset_version(model)
-    types = {weight_type, activation_type, *_override_types(tensor_quant_overrides or {})}
+    given = {QuantType.of(kind) for kind in (weight_type, activation_type) if kind is not None}
+    types = given | _overrides.types(tensor_quant_overrides)
     wanted, why = 11 if now < 10 else now, "quantization"
     if wanted < 19 and QuantType.QFLOAT8E4M3FN in types:
         wanted, why = 19, "float8 quantization"
@@ -115,11 +119,3 @@ def raised(model: ModelProto, opset: int) -> ModelProto:
     shapes.infer(loaded)
     raise_opset(loaded, opset)
     return io.to_proto(loaded)
-
-
-def _override_types(overrides: Mapping[str, Iterable[Mapping[str, Any]]]) -> Iterable[QuantType]:
-    for entries in overrides.values():
-        for entry in entries:
-            for part in (entry, entry.get("convert", {})):
-                if "quant_type" in part:
-                    yield part["quant_type"]

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, NodeProto, TensorProto
 
-from octavo.algorithms import BlockScheme, Default, Hqq, hqq, rtn
+from octavo.algorithms.weights import BlockScheme, Furthest, Hqq, hqq, rtn
 from octavo.core import kernels
 from octavo.quantization._types import QuantFormat
+from octavo.quantization._weight_only import NBits, quantize_in_stack, stored_parts
 from octavo.quantization._weight_only_configs import DefaultWeightOnlyQuantConfig, HQQWeightOnlyQuantConfig
-from octavo.weight_only import Selection, WeightOnly, quantize_in_stack, stored_parts
 
 Array = npt.NDArray[Any]
 
@@ -46,12 +46,12 @@ class DefaultWeightOnlyQuantizer:
     def __init__(self, config: DefaultWeightOnlyQuantConfig) -> None:
         self.config = config
 
-    def _request(self) -> WeightOnly:
+    def _request(self) -> NBits:
         config = self.config
-        return WeightOnly(
-            algorithm=Default(),
+        return NBits(
+            algorithm=Furthest(),
             scheme=BlockScheme(config.bits, config.block_size, config.is_symmetric),
-            selection=Selection(("MatMul", "Gather")),
+            ops=("MatMul", "Gather"),
             qdq=config.quant_format == QuantFormat.QDQ,
             per_channel=config.channel_wised_quantize,
             accuracy_level=config.accuracy_level,
@@ -98,7 +98,7 @@ class DefaultWeightOnlyQuantizer:
         data: Array, quantize_axis: int, block_size: int, is_symmetric: bool
     ) -> tuple[Array, Array, Array | None]:
         """Packed 4-bit integers, scales and packed zero points of an array in blocks along an axis."""
-        want = WeightOnly(scheme=BlockScheme(4, block_size, is_symmetric), gather_axis=quantize_axis)
+        want = NBits(scheme=BlockScheme(4, block_size, is_symmetric), gather_axis=quantize_axis)
         integers, scale, zero = stored_parts(np.asarray(data), want, table=True)
         return integers, scale, None if is_symmetric else zero
 
@@ -146,10 +146,10 @@ class HQQWeightOnlyQuantizer:
     def quantize(self, node: NodeProto, graph_stack: list[GraphProto]) -> list[NodeProto]:
         """The nodes that stand for a MatMul; others stay."""
         config = self.config
-        want = WeightOnly(
+        want = NBits(
             algorithm=Hqq(),
             scheme=BlockScheme(config.bits, config.block_size, whole_zero=False),
-            selection=Selection(("MatMul",)),
+            ops=("MatMul",),
             qdq=config.quant_format == QuantFormat.QDQ,
         )
         return quantize_in_stack(node, graph_stack, want)

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from octavo.core import affine, kernels
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qparams import QParams
-from octavo.core.qtypes import FLOAT8E4M3FN, INT8, INT16, QTYPES, UINT8, UINT16, QType, from_onnx
+from octavo.core.qtypes import FLOAT8E4M3FN, INT8, INT16, QTYPES, UINT8, UINT16, QType
 from octavo.core.scheme import Scheme
 from octavo.quantization._types import QuantType
 
@@ -20,17 +20,8 @@ Array = npt.NDArray[Any]
 
 
 def qtype_of(quant_type: Any) -> QType:
-    """The core's type for a TensorProto element type or a QuantType."""
-    if isinstance(quant_type, QuantType):
-        return quant_type.qtype
-    found = from_onnx(int(quant_type))
-    if found is None or found.name not in QTYPES:
-        name = TensorProto.DataType.Name(int(quant_type)) if int(quant_type) in _ELEMENTS else quant_type
-        raise ValueError(f"{name} is no quantized type; the types are {', '.join(QTYPES)}.")
-    return found
-
-
-_ELEMENTS = frozenset(TensorProto.DataType.values())
+    """Return the core's type for a TensorProto element type or a QuantType."""
+    return QuantType.of(quant_type).qtype
 
 
 def get_qmin_qmax_for_qType(  # noqa: N802
@@ -105,7 +96,7 @@ def compute_scale_zp_float8(element_type: int, std: Any) -> list[Array]:
     """``[zero point, scale]`` of a float8 tensor from the standard deviation of its values."""
     if int(element_type) != FLOAT8E4M3FN.onnx:
         raise ValueError(
-            f"Element type {element_type} is no float8e4m3fn, the one float8 that has a scale here."
+            f"Element type {element_type} is not float8e4m3fn, the only float8 type that is quantized to."
         )
     found = affine.from_std(np.max(std), Scheme(FLOAT8E4M3FN), _float_type(std))
     return [found.zero_point, found.scale]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from octavo.core.granularity import PerChannel, PerTensor
+from octavo.core.plan import GRAPH_OUTPUT
 from octavo.core.recipe import Override
 from octavo.quantization._errors import OptionError
 from octavo.quantization._types import QuantType
@@ -16,8 +17,19 @@ from octavo.quantization._types import QuantType
 Raw = Mapping[str, list[dict[str, Any]]]
 
 
-def overrides(raw: Raw, readers: Mapping[str, Iterable[str]], stored: Container[str]) -> tuple[Override, ...]:
-    """The overrides of all tensors; ``readers`` are the nodes that read each, ``stored`` the initializers."""
+class Tensors(Protocol):
+    """What has to be known of a model's tensors: who reads them, initializers, and outputs of the graph."""
+
+    @property
+    def readers(self) -> Mapping[str, Iterable[str]]: ...
+    @property
+    def stored(self) -> Container[str]: ...
+    @property
+    def outputs(self) -> Container[str]: ...
+
+
+def overrides(raw: Raw, names: Tensors) -> tuple[Override, ...]:
+    """The overrides of all tensors."""
     found: list[Override] = []
     for tensor, dicts in raw.items():
         if not dicts:
@@ -26,12 +38,13 @@ def overrides(raw: Raw, readers: Mapping[str, Iterable[str]], stored: Container[
         if "axis" in first or len(dicts) > 1:
             found.append(_by_channel(tensor, dicts))
             continue
-        found.append(_stored(_whole(tensor, first)) if tensor in stored else _whole(tensor, first))
+        found.append(_stored(_whole(tensor, first)) if tensor in names.stored else _whole(tensor, first))
         convert = first.get("convert")
         if convert:
-            wanted = convert.get("recv_nodes")
-            names = sorted(wanted) if wanted is not None else sorted(readers.get(tensor, ()))
-            found.append(_whole(tensor, convert, tuple(names)))
+            readers = set(names.readers.get(tensor, ()))
+            wanted = set(convert.get("recv_nodes") or readers)
+            output = [GRAPH_OUTPUT] if tensor in names.outputs and readers <= wanted else []
+            found.append(_whole(tensor, convert, (*sorted(wanted), *output)))
     return tuple(found)
 
 
@@ -41,7 +54,12 @@ def types(raw: Any) -> set[QuantType]:
         return set()
     dicts = [d for found in raw.values() if isinstance(found, list) for d in found if isinstance(d, dict)]
     dicts += [d["convert"] for d in dicts if isinstance(d.get("convert"), dict)]
-    return {d["quant_type"] for d in dicts if isinstance(d.get("quant_type"), QuantType)}
+    return {QuantType.of(d["quant_type"]) for d in dicts if d.get("quant_type") is not None}
+
+
+def along_an_axis(raw: Any) -> bool:
+    """Return whether a tensor is to have a scale for each channel."""
+    return isinstance(raw, Mapping) and any(found and "axis" in found[0] for found in raw.values())
 
 
 def given_ends(raw: Raw) -> dict[str, tuple[float | None, float | None]]:
@@ -62,7 +80,7 @@ def _whole(tensor: str, entry: Mapping[str, Any], readers: tuple[str, ...] | Non
         range=(_float(entry["rmin"]), _float(entry["rmax"])) if both else None,
         scale=(_float(entry["scale"]),) if "scale" in entry else None,
         zero_point=(_int(entry["zero_point"]),) if "scale" in entry else None,
-        readers=readers,
+        consumers=readers,
     )
 
 
@@ -95,10 +113,8 @@ def _by_channel(tensor: str, dicts: list[dict[str, Any]]) -> Override:
 
 def _common(entry: Mapping[str, Any]) -> dict[str, Any]:
     kind = entry.get("quant_type")
-    if kind is not None and not isinstance(kind, QuantType):
-        raise OptionError(f"quant_type in the overrides is a QuantType, not {kind!r}.")
     return {
-        "qtype": kind.qtype if kind is not None else None,
+        "qtype": QuantType.of(kind).qtype if kind is not None else None,
         "symmetric": entry.get("symmetric"),
         "reduce_range": entry.get("reduce_range"),
     }

@@ -29,9 +29,9 @@ def problem(
     """The first thing that is wrong with the overrides of one tensor, as a sentence."""
     if tensor not in initializers and tensor not in activations:
         near = _near(tensor, initializers, activations)
-        return f"The overrides name a tensor {tensor!r} that the model does not have{near}"
+        return f"The overrides name the tensor {tensor!r}, which is not present in the model{near}"
     if not isinstance(found, list) or not all(isinstance(d, dict) for d in found):
-        return f"The overrides of {tensor!r} are no list of dicts; write [{{...}}]."
+        return f"The overrides of {tensor!r} are not a list of dicts; write [{{...}}]."
     if not found:
         return None
     for entry in found:
@@ -56,10 +56,13 @@ def _entry(tensor: str, entry: Mapping[str, Any], known: Collection[str]) -> str
         if key not in known:
             return f"The overrides of {tensor!r} have an unknown key {key!r}{closest(str(key), known) or '.'}"
     if ("scale" in entry) != ("zero_point" in entry):
-        return f"The overrides of {tensor!r}: scale and zero_point go together; give both or none."
-    if "scale" in entry and any(key in entry for key in _DERIVED):
-        clash = next(key for key in _DERIVED if key in entry)
-        return f"The overrides of {tensor!r}: scale and zero_point leave nothing left for {clash} to decide."
+        return f"The overrides of {tensor!r}: Must provide both 'scale' and 'zero_point', or neither."
+    clash = [key for key in _DERIVED if key in entry]
+    if "scale" in entry and clash:
+        return (
+            f"The overrides of {tensor!r}: option(s) [{', '.join(clash)}] are invalid with 'scale' and"
+            " 'zero_point'; leave one or the other out."
+        )
     return None
 
 
@@ -96,7 +99,9 @@ def _channels(
         return f"The overrides of {tensor!r} have {counts}; give one, or one for each."
     for entry in found:
         if ("rmin" in entry) != ("rmax" in entry):
-            return f"The overrides of {tensor!r}: per channel, rmin and rmax go together."
+            return (
+                f"The overrides of {tensor!r}: per channel, Must provide both 'rmin' and 'rmax', or neither."
+            )
         for key in ("quant_type", "axis", "symmetric", "reduce_range"):
             if key in entry and key in found[0] and entry[key] != found[0][key]:
                 return f"The overrides of {tensor!r}: all channels have the same {key}."

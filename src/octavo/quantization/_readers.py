@@ -12,7 +12,7 @@ class CalibrationDataReader(metaclass=abc.ABCMeta):
     """Gives samples one after the other: ``get_next()`` returns ``{input name: array}``, and None at the end.
 
     Any class that has a ``get_next`` counts as a reader. ``__len__`` and ``set_range`` are needed only where
-    the samples are asked for in strides.
+    the samples are requested in strides.
     """
 
     @classmethod

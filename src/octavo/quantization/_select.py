@@ -1,4 +1,4 @@
-"""Which tensors of a model are calibrated: floats that are computed, at the operators asked for."""
+"""Which tensors of a model are calibrated: floats that are computed, at the requested operators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
-from octavo.model import query
+from octavo.model.graph import query
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)

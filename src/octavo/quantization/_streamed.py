@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from octavo.model import io
+from octavo.model.files import io
 from octavo.quantization.onnx_model import ONNXModel
 from octavo.reporting.text import clean
 
@@ -49,7 +49,7 @@ class StreamedModel(ONNXModel):
         return self._source if self._proto is None else self._proto
 
     def save_model_to_file(self, output_path: str | Path, use_external_data_format: bool = False) -> None:
-        """Write the model; the weights beside it if asked for, or if they are too large for one file."""
+        """Write the model; the weights beside it on request, or if they are too large for one file."""
         if self._proto is None:
             io.save(self._source, output_path, external_data=use_external_data_format or None)
         else:
@@ -64,6 +64,28 @@ def opened(model: Any) -> ONNXModel:
         return ONNXModel(model)
     inner = getattr(model, "model", None)
     return ONNXModel(inner) if isinstance(inner, onnx.ModelProto) else StreamedModel(io.load(model))
+
+
+def as_constant_nodes(model: ir.Model, names: Iterable[str]) -> None:
+    """Make these initializers Constant nodes again, as they were in the caller's model.
+
+    A tool that stores all initializers beside the model relies on it: the runtime's inference of shapes reads
+    small constants only from the file of the model.
+    """
+    nodes = []
+    for name in names:
+        value = model.graph.initializers.get(name)
+        if value is None or value.const_value is None or value.is_graph_output():
+            continue
+        node = ir.Node("", "Constant", [], [ir.AttrTensor("value", value.const_value)], name=f"{name}_node")
+        made = node.outputs[0]
+        made.type, made.shape = value.type, value.shape
+        value.replace_all_uses_with(made)
+        del model.graph.initializers[name]
+        made.name = name
+        nodes.append(node)
+    if nodes and len(model.graph):
+        model.graph.insert_before(model.graph[0], nodes)
 
 
 def source_of(model: ONNXModel) -> ir.Model | onnx.ModelProto:

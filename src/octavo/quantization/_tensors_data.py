@@ -30,7 +30,9 @@ class TensorData:
         self._attrs = list(kwargs)
         for key, value in kwargs.items():
             if key not in _ALLOWED:
-                raise ValueError(f"{key!r} is no field of TensorData; the fields are {', '.join(_ALLOWED)}.")
+                raise ValueError(
+                    f"{key!r} is not a field of TensorData; the fields are {', '.join(_ALLOWED)}."
+                )
             setattr(self, key, _as_float(key, value) if key in _FLOATS else value)
 
     @property
@@ -46,8 +48,8 @@ class TensorData:
     def _pair(self, first: str, second: str) -> tuple[Any, Any]:
         if first not in self._attrs or second not in self._attrs:
             raise AttributeError(
-                f"This TensorData holds {', '.join(self._attrs) or 'nothing'}, and {first} and {second} were"
-                " asked for; calibrate with a method that finds them."
+                f"This TensorData holds {', '.join(self._attrs) or 'nothing'}, not {first} and {second};"
+                " calibrate with a method that finds them."
             )
         return getattr(self, first), getattr(self, second)
 
@@ -161,7 +163,7 @@ def _method(value: Any) -> CalibrationMethod:
     try:
         return CalibrationMethod[text.removeprefix("CalibrationMethod.")]
     except KeyError:
-        raise ValueError(f"{text!r} is no CalibrationMethod.") from None
+        raise ValueError(f"{text!r} is not a CalibrationMethod.") from None
 
 
 class CalibrationCacheEncoder(json.JSONEncoder):
@@ -181,7 +183,8 @@ class CalibrationCacheEncoder(json.JSONEncoder):
 
 
 def save_tensors_data(tensors_data: TensorsData, path: str | Path, *, smooth_quant: bool = False) -> None:
-    """Write a calibration cache; the file appears as a whole or not at all."""
+    """Write a calibration cache; its folder is made, and the file appears as a whole or not at all."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     stock_cache.save(as_cache(tensors_data, smooth_quant), path)
 
 

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from onnx import TensorProto
 
 from octavo.core import qtypes
 from octavo.core.qtypes import QType
 
-_E = TypeVar("_E", bound="_Named")
+_E = TypeVar("_E", bound="_Known")
 
 
-class _Named(Enum):
+class _Known(Enum):
+    """An enum whose members another package's enum of the same names may stand for."""
+
+    @classmethod
+    def of(cls: type[_E], value: Any) -> _E:
+        """Return the member that a value stands for: itself, or one that has its name."""
+        if isinstance(value, cls):
+            return value
+        name = getattr(value, "name", value)
+        try:
+            return cls[name]
+        except KeyError:
+            known = ", ".join(cls.__members__)
+            raise ValueError(f"{name!r} is not a {cls.__name__}; choose one of: {known}.") from None
+
+
+class _Named(_Known):
     """An enum that prints as the bare name and is found by it."""
 
     def __str__(self) -> str:
@@ -19,12 +37,8 @@ class _Named(Enum):
 
     @classmethod
     def from_string(cls: type[_E], text: str) -> _E:
-        """The member of this name."""
-        try:
-            return cls[text]
-        except KeyError:
-            known = ", ".join(cls.__members__)
-            raise ValueError(f"{text!r} is no {cls.__name__}; choose one of: {known}.") from None
+        """Return the member of this name."""
+        return cls.of(text)
 
 
 class QuantizationMode(_Named):
@@ -70,12 +84,17 @@ class QuantType(_Named):
         return self.qtype.onnx
 
     @classmethod
-    def of(cls, kind: QType) -> QuantType:
-        """The member for one of the core's types."""
-        for name, known in _QTYPES.items():
-            if known == kind:
-                return cls[name]
-        raise ValueError(f"{kind} has no QuantType; it serves as the type of biases only.")
+    def of(cls, value: Any) -> QuantType:
+        """Return the member that a value stands for, also an ONNX element type or one of the core's types."""
+        element_type = value.onnx if isinstance(value, QType) else value
+        if not isinstance(element_type, int):
+            return super().of(value)
+        for member in cls:
+            if member.tensor_type == element_type:
+                return member
+        name = TensorProto.DataType.Name(element_type) if element_type in _ELEMENT_TYPES else element_type
+        known = ", ".join(cls.__members__)
+        raise ValueError(f"{name} is not a quantized type; choose one of: {known}.")
 
 
 _QTYPES: dict[str, QType] = {
@@ -89,7 +108,13 @@ _QTYPES: dict[str, QType] = {
 }
 
 
-class CalibrationMethod(Enum):
+EIGHT_BITS = frozenset({QuantType.QInt8, QuantType.QUInt8})
+FOUR_BITS = frozenset({QuantType.QInt4, QuantType.QUInt4})
+SIXTEEN_BITS = frozenset({QuantType.QInt16, QuantType.QUInt16})
+_ELEMENT_TYPES = frozenset(TensorProto.DataType.values())
+
+
+class CalibrationMethod(_Known):
     """How a range is read off what calibration has seen."""
 
     MinMax = 0

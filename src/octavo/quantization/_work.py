@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from octavo import calibration, emission, measuring, pipeline, planning
+from octavo import calibration, emission, ops, pipeline, planning
 from octavo.core.plan import Measured, Plan
 from octavo.core.qtypes import QType
 from octavo.core.recipe import Recipe, Style
 from octavo.core.scheme import Scheme
 from octavo.core.stats import Range
 from octavo.errors import closest
-from octavo.model import io, query
-from octavo.model.prepare import PrepareOptions
+from octavo.model.files import io
+from octavo.model.graph import query
 from octavo.model.prepare.biases import own_biases
+from octavo.model.prepare.opset import oldest_with
 from octavo.model.prepare.shapes import assume_type
-from octavo.model.prepare.widen import store_narrow
+from octavo.model.prepare.widen import float32_names, store_narrow
 from octavo.ops.hooks import clamp_bounds
 from octavo.quantization import _overrides
-from octavo.quantization._errors import InferenceError, OptionError, RangeError
+from octavo.quantization._errors import InferenceError, OptionError, QuantizationWarning, RangeError
 from octavo.quantization._overrides_check import problem
 from octavo.quantization._types import QuantType
 from octavo.quantization.translate import MS, Calibration, Names, Request, Settings
@@ -35,30 +36,30 @@ from octavo.targets import target as find_target
 Source = str | Path | onnx.ModelProto
 uncollected = pipeline.uncollected
 
-_LEAST_OPSET = 13  # DequantizeLinear along an axis
-_NEWEST = 21  # 16 bits, float8 and blocks
-_AS_IT_IS = PrepareOptions(
-    symbolic_shapes=False, fold_batch_norm=False, fold_constants=False, fuse=False, remove_no_ops=False
-)
-
-
-class QuantizationWarning(UserWarning):
-    """A result that is worse than it could be, and what to change."""
+_NATIVE_FOUR_BITS = 21  # the first opset whose own QuantizeLinear takes 4 bits
 
 
 @dataclass(frozen=True)
 class Job:
-    """A model that is ready to be written, and what will be done to it."""
+    """A plan for a model that is ready to be written, and the settings of the call."""
 
-    model: ir.Model
     settings: Settings
-    plan: Plan
-    avoid: planning.Avoid = field(default_factory=planning.Avoid)
+    planned: pipeline.Planned
+
+    @property
+    def model(self) -> ir.Model:
+        """The model, which will be changed in place."""
+        return self.planned.model
 
     @property
     def recipe(self) -> Recipe:
-        """What was asked for."""
-        return self.settings.recipe
+        """The recipe that the settings amount to."""
+        return self.planned.recipe
+
+    @property
+    def plan(self) -> Plan:
+        """What will be done to the model."""
+        return self.planned.plan
 
 
 def opened(source: Source, request: Request, output: str | Path | None = None) -> ir.Model:
@@ -66,12 +67,12 @@ def opened(source: Source, request: Request, output: str | Path | None = None) -
     if isinstance(source, str | Path):
         path = Path(source)
         if output is not None and Path(output).absolute() == path.absolute() and path.exists():
-            model = io.load(path.read_bytes(), base_dir=path.parent, gather=True)
+            model = io.load(path.read_bytes(), base_dir=path.parent, lift_constants=True)
         else:
-            model = io.load(path, gather=True)
+            model = io.load(path, lift_constants=True)
     else:
-        model = io.load(source, gather=True)
-    pipeline.ready(model, _opset(request), _AS_IT_IS)
+        model = io.load(source, lift_constants=True)
+    pipeline.ready(model, _opset(request, model), pipeline.UNCHANGED)
     return model
 
 
@@ -87,26 +88,29 @@ def names_of(model: ir.Model) -> Names:
         for value in node.inputs:
             if value is not None:
                 readers.setdefault(value.name or "", []).append(node.name or "")
-    return Names(frozenset(nodes), readers, tuple(sigmoids), frozenset(model.graph.initializers))
+    outputs = frozenset(value.name or "" for value in model.graph.outputs)
+    stored = frozenset(model.graph.initializers)
+    return Names(frozenset(nodes), readers, tuple(sigmoids), stored, outputs, float32_names(model))
 
 
 def planned(model: ir.Model, settings: Settings) -> Job:
     """Plan for an opened model."""
-    settings = _spelled(model, settings)
+    settings = _in_domain(model, settings)
     if settings.recipe.is_static:
         own_biases(model)
     if settings.default_type is not None:
         assume_type(model, settings.default_type)
     else:
-        _refuse_unknown_types(model, settings.recipe)
-    plan = planning.build(model, settings.recipe, find_target("ort-cpu"))
+        _complete_types(model, settings.recipe)
+    target = find_target("ort-cpu")
+    plan = planning.build(model, planning.policy_for(settings.recipe, target))
     if not plan.nodes and not plan.entries:
         warnings.warn(
-            "Nothing in the model was quantized: no node is of an op type asked for, or all are excluded.",
+            "Nothing in the model was quantized: no node has a requested op type, or all are excluded.",
             QuantizationWarning,
             stacklevel=4,
         )
-    return Job(model, settings, plan)
+    return Job(settings, pipeline.Planned(model, settings.recipe, target, plan, planning.Avoid()))
 
 
 def _types(recipe: Recipe) -> list[QType]:
@@ -114,24 +118,36 @@ def _types(recipe: Recipe) -> list[QType]:
     return [s.qtype for s in schemes] + [o.qtype for o in recipe.overrides if o.qtype is not None]
 
 
-def _opset(request: Request) -> int:
-    """13 for scales along an axis; 21 for 16 bits, float8 and blocks."""
+def _opset(request: Request, model: ir.Model) -> int:
+    """Return the oldest opset that has what is requested.
+
+    That is 21 for 16 bits, float8 and blocks, 13 for scales along an axis, and 11 for ranges that are found
+    while the model runs, or where conversion has to begin anyway. In QOperator it is the one since which the
+    operators that stay what they are read integers, such as 12 for MaxPool. The rest exists since opset 10.
+    """
     options = request.options or {}
-    types = {
-        request.activation_type,
-        request.weight_type,
-        *_overrides.types(options.get("TensorQuantOverrides")),
-    }
-    newest = any(t.qtype.bits == 16 or t.qtype.is_float for t in types)
-    return _NEWEST if newest or options.get("BlockSize") else _LEAST_OPSET
+    overrides = options.get("TensorQuantOverrides")
+    types = {request.activation_type, request.weight_type, *_overrides.types(overrides)}
+    now = query.opset(model)
+    if options.get("BlockSize") or any(t.qtype.bits == 16 or t.qtype.is_float for t in types):
+        return 21
+    if request.style is Style.QDQ and (request.per_channel or _overrides.along_an_axis(overrides)):
+        return 13
+    op_types = {node.op_type for node in query.nodes(model) if not node.domain}.intersection(request.op_types)
+    least = 11 if now < 10 or (request.style is Style.INTEGER and op_types) else 10
+    if request.style is not Style.QOPERATOR:
+        return least
+    rules = {op: ops.RULES.get(("", op)) for op in op_types}
+    moved = [op for op, rule in rules.items() if rule is not None and rule.kind is ops.Kind.DATA_MOVEMENT]
+    return max([least, *(oldest_with(op, "tensor(uint8)", max(now, least)) for op in moved)])
 
 
-def _spelled(model: ir.Model, settings: Settings) -> Settings:
-    """4-bit types before opset 21 exist in the runtime's own domain."""
+def _in_domain(model: ir.Model, settings: Settings) -> Settings:
+    """Return the settings with the runtime's own domain for 4-bit types before opset 21."""
     recipe = settings.recipe
     four = recipe.style is Style.QDQ and any(t.bits == 4 for t in _types(recipe))
-    old = query.opset(model) < _NEWEST
-    return settings.spelling(domain=MS) if four and old else settings
+    old = query.opset(model) < _NATIVE_FOUR_BITS
+    return settings.writing(domain=MS) if four and old else settings
 
 
 def check_overrides(model: ir.Model, options: Mapping[str, Any] | None, default: QuantType) -> None:
@@ -152,26 +168,37 @@ def check_overrides(model: ir.Model, options: Mapping[str, Any] | None, default:
             raise OptionError(wrong)
 
 
-def _refuse_unknown_types(model: ir.Model, recipe: Recipe) -> None:
-    """In the integer styles a tensor of unknown type can't be left aside."""
+def _complete_types(model: ir.Model, recipe: Recipe) -> None:
+    """Give what a layer reads the type that its result is declared with; raise where nothing tells the type.
+
+    In the integer styles a tensor of unknown type can't be left aside.
+    """
     if recipe.style is Style.QDQ or recipe.op_types is None:
         return
-    wanted = {"Conv", "MatMul", "Gemm"} & set(recipe.op_types)
+    layers = {"Conv", "MatMul", "Gemm"} & set(recipe.op_types)
     for node in model.graph:
-        if node.op_type in wanted:
-            for value in node.inputs[:2]:
-                if value is not None and query.element_type(value) is None:
-                    raise InferenceError(
-                        f"The type of {value.name!r}, which {node.name!r} reads, can't be inferred; give"
-                        " extra_options={'DefaultTensorType': onnx.TensorProto.FLOAT}, or exclude the node."
-                    )
+        if node.op_type not in layers:
+            continue
+        declared = query.element_type(node.outputs[0])
+        for value in node.inputs[:2]:
+            if value is None or query.element_type(value) is not None:
+                continue
+            if declared is None:
+                raise InferenceError(
+                    f"The type of {value.name!r}, which {node.name!r} reads, can't be inferred; give"
+                    " extra_options={'DefaultTensorType': onnx.TensorProto.FLOAT}, or exclude the node."
+                )
+            value.type = ir.TensorType(declared)
 
 
 # ---- ranges
 
 
-def in_strides(reader: Any, stride: int) -> Iterator[Mapping[str, Any]]:
-    """The samples of a reader, asked for in ranges of a stride."""
+def in_strides(reader: Any, stride: int | None) -> Iterator[Any]:
+    """The reader, once for each range of a stride; as it is without one."""
+    if stride is None:
+        yield reader
+        return
     count = len(reader)
     if stride < 1 or count % stride:
         raise OptionError(
@@ -180,36 +207,50 @@ def in_strides(reader: Any, stride: int) -> Iterator[Mapping[str, Any]]:
         )
     for start in range(0, count, stride):
         reader.set_range(start_index=start, end_index=start + stride)
-        yield from iter(reader.get_next, None)
+        yield reader
+
+
+def calibration_run(providers: Sequence[str] | None) -> pipeline.Run:
+    """The settings of a pass over the data in which every value counts."""
+    return pipeline.run_of({"providers": providers, "stride": 1})
 
 
 def measured(job: Job, reader: Any, providers: Sequence[str] | None) -> tuple[Job, dict[str, Range]]:
     """The extremes of what the plan asks for, in one pass; it is made anew around what has none."""
     stride = job.settings.calibration.stride
-    data = reader if stride is None else in_strides(reader, stride)
-    run = measuring.Run(providers=providers, stride=1)
-    samples = measuring.watched(job.model, data, None)
-    stats = measuring.collect(job.model, job.plan.needs(), samples, run)
+    ranges = in_strides(reader, stride)
+    data = reader if stride is None else (sample for one in ranges for sample in iter(one.get_next, None))
+    run = calibration_run(providers)
+    samples = pipeline.samples_of(job.model, data, None)
+    stats = pipeline.observe(job.model, job.plan.needs(), samples, run)
     for _ in range(8):
-        wanted = measuring.schemes(job.plan)
-        bad = {n: why for n, why in calibration.unusable(stats, wanted).items() if n not in job.avoid.tensors}
+        wanted = pipeline.schemes(job.plan)
+        avoided = job.planned.avoid.tensors
+        bad = {n: why for n, why in calibration.unusable(stats, wanted).items() if n not in avoided}
         if not bad:
             return job, calibration.ranges(stats, wanted)
-        avoid = job.avoid.and_also(planning.Avoid(tensors=bad))
         name, why = next(iter(bad.items()))
         warnings.warn(
             f"{len(bad)} tensors stay float, such as {clean(name)!r}: {clean(why, 800)}.",
             QuantizationWarning,
             stacklevel=4,
         )
-        plan = planning.build(job.model, job.recipe, find_target("ort-cpu"), avoid)
-        job = replace(job, plan=plan, avoid=avoid)
+        job = replace(job, planned=job.planned.around(planning.Avoid(tensors=bad)))
     raise RangeError("Calibration found no usable ranges; look at the data.")
+
+
+def _known(job: Job, tensors: Any) -> dict[str, Range]:
+    """The ranges of tensors; those of inputs and outputs hold for the same tensors in float32."""
+    known: dict[str, Range] = dict(tensors.ranges() if hasattr(tensors, "ranges") else tensors)
+    for outer, inner in job.settings.names.inner.items():
+        if outer in known:
+            known.setdefault(inner, known[outer])
+    return known
 
 
 def ranged(job: Job, tensors: Any) -> dict[str, Range]:
     """The ranges of a calibration done before, for the tensors that the plan asks for."""
-    known: dict[str, Range] = tensors.ranges() if hasattr(tensors, "ranges") else dict(tensors)
+    known = _known(job, tensors)
     for name in job.plan.needs():
         if name not in known:
             raise RangeError(
@@ -221,8 +262,8 @@ def ranged(job: Job, tensors: Any) -> dict[str, Range]:
 
 def fitted(job: Job, tensors: Any) -> Job:
     """The job with clamps kept where the ranges that are known go below what they let through."""
-    known: dict[str, Range] = tensors.ranges() if hasattr(tensors, "ranges") else dict(tensors)
-    made = {n.outputs[0].name or "" for n in query.nodes(job.model) if n.name in job.plan.absorbed}
+    known = _known(job, tensors)
+    made = {n.outputs[0].name or "" for n in query.nodes(job.model) if n.name in job.plan.fused}
     made |= {
         entry.of
         for entry in job.plan.entries.values()
@@ -231,12 +272,8 @@ def fitted(job: Job, tensors: Any) -> Job:
     clamps = {n.outputs[0].name or "": n for n in query.nodes(job.model) if n.op_type in ("Relu", "Clip")}
     if not any(name in known and known[name].low < 0.0 for name in made if starts_at_zero(clamps.get(name))):
         return job
-    settings = job.settings.but(absorb_activations=False)
-    return replace(
-        job,
-        settings=settings,
-        plan=planning.build(job.model, settings.recipe, find_target("ort-cpu"), job.avoid),
-    )
+    settings = job.settings.but(fuse_clamps=False)
+    return Job(settings, job.planned.by(settings.recipe))
 
 
 def starts_at_zero(clamp: ir.Node | None) -> bool:
@@ -258,7 +295,7 @@ def with_given_ends(job: Job, ranges: Mapping[str, Range]) -> dict[str, Range]:
 
 
 def plain_extremes(calibration_: Calibration) -> bool:
-    """Whether the smallest and largest values are asked for, and nothing else."""
+    """Whether the smallest and largest values are requested, and nothing else."""
     options = calibration_.options
     return (
         calibration_.method.name == "MinMax"
@@ -275,7 +312,26 @@ def written(job: Job, ranges: Mapping[str, Range]) -> ir.Model:
     params = planning.resolve(job.model, job.plan, with_given_ends(job, ranges))
     emission.emit(job.model, job.plan, params)
     store_narrow(job.model)
+    _name_as_outside(job.model, job.settings.names.inner)
     return job.model
+
+
+def _name_as_outside(model: ir.Model, inner: Mapping[str, str]) -> None:
+    """Name what quantization adds around inputs and outputs after these, not after their float32 forms."""
+    if not inner:
+        return
+    values = [v for node in query.nodes(model) for v in node.outputs]
+    values += query.initializers(model.graph).values()
+    taken = {value.name for value in (*values, *model.graph.inputs)}
+    named: list[ir.Value | ir.Node] = [*values, *query.nodes(model)]
+    for one in named:
+        for outer, name in inner.items():
+            if one.name is None or not one.name.startswith(f"{name}_"):
+                continue
+            new = outer + one.name.removeprefix(name)
+            if isinstance(one, ir.Node) or new not in taken:
+                taken.add(new)
+                one.name = new
 
 
 def save(model: ir.Model, output: str | Path, use_external_data_format: bool) -> None:

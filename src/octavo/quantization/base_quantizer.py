@@ -7,11 +7,13 @@ from typing import Any
 
 import onnx
 
-from octavo.model import io
+from octavo.core.recipe import Style
+from octavo.model.files import io
 from octavo.quantization import _work, translate
 from octavo.quantization._errors import OptionError, RangeError, as_stock
 from octavo.quantization._given import activation_params, clamped_ranges
 from octavo.quantization._impl import bias_tensors, channel_tensors, weight_tensors
+from octavo.quantization._names import elsewhere
 from octavo.quantization._numbers import qtype_of
 from octavo.quantization._select import value_infos
 from octavo.quantization._tensors_data import TensorData, TensorsData
@@ -64,7 +66,8 @@ class BaseQuantizer:
         self.tensor_quant_overrides = TensorQuantOverridesHelper(dict(option("TensorQuantOverrides", {})))
         self._check_overrides()
         self._take_options(self.extra_options)
-        translate.with_options(self._settings_of({}), self.extra_options)  # an unknown key shows here
+        translate.warn_of_unknown(self.extra_options, stacklevel=3)
+        translate.with_options(self._settings_of({}), self.extra_options)  # a wrong value shows here
 
     def _take_options(self, options: Mapping[str, Any]) -> None:
         """The attributes that one kind of quantizer has beside those of all."""
@@ -79,12 +82,12 @@ class BaseQuantizer:
             raise OptionError(why)
 
     def _type(self, element_type: int) -> QuantType:
-        return QuantType.of(qtype_of(element_type))
+        return QuantType.of(element_type)
 
     # ---- questions
 
     def is_weight_symmetric(self, weight_quant_type: int) -> bool:
-        """Whether weights of a type are symmetric: as asked for, else by the type."""
+        """Whether weights of a type are symmetric: as requested, else by the type."""
         asked = self.extra_options.get("WeightSymmetric")
         return qtype_of(weight_quant_type).symmetric_by_default if asked is None else bool(asked)
 
@@ -142,7 +145,7 @@ class BaseQuantizer:
     ) -> tuple[str, str, str]:
         """Add a weight as integers with a scale for each channel; names of integers, zero point and scale."""
         if weight_name not in self.initializers:
-            raise ValueError(f"{weight_name!r} is no initializer.")
+            raise ValueError(f"{weight_name!r} is not an initializer.")
         symmetric = self.is_weight_symmetric(weight_qType)
         made = channel_tensors(
             self.initializers[weight_name],
@@ -230,6 +233,7 @@ class BaseQuantizer:
 
     def _request(self, options: Mapping[str, Any]) -> translate.Request:
         return translate.Request(
+            self._style(),
             self._type(self.activation_qType),
             self._type(self.weight_qType),
             self.per_channel,
@@ -241,14 +245,16 @@ class BaseQuantizer:
         )
 
     def _settings_of(
-        self, options: Mapping[str, Any], names: translate.Names | None = None
+        self, options: Mapping[str, Any], names: translate.Names = translate.NO_NAMES
     ) -> translate.Settings:
-        """What the arguments ask for; each quantizer says in which format."""
-        from octavo.quantization._types import QuantFormat
+        """Return what the arguments request."""
+        return translate.settings(self._request(options), names)
 
-        return translate.static(
-            self._request(options), QuantFormat.QDQ, translate.Calibration(), names or translate.Names()
-        )
+    def _style(self) -> Style:
+        """Return the format that the quantizer writes."""
+        return Style.QDQ
 
 
 __all__ = ["BaseQuantizer", "QuantizationParams"]
+
+__getattr__ = elsewhere(__name__)

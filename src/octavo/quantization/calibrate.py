@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from octavo.calibration.divergence import entropy, rel_entr
-from octavo.errors import closest
-from octavo.quantization._calibrate_cli import load_quantization_params, main
+from octavo.quantization import translate
+from octavo.quantization._calibrate_cli import load_quantization_params, main, run
 from octavo.quantization._calibrater import CPU, CalibraterBase
 from octavo.quantization._collector import CalibrationDataCollector, HistogramCollector
 from octavo.quantization._histograms import (
@@ -24,6 +24,7 @@ from octavo.quantization._histograms import (
     PercentileCalibrater,
 )
 from octavo.quantization._minmax import MinMaxCalibrater
+from octavo.quantization._names import elsewhere
 from octavo.quantization._readers import CalibrationDataReader
 from octavo.quantization._tensors_data import (
     CalibrationCacheEncoder,
@@ -91,30 +92,45 @@ def create_calibrator(
     providers: Sequence[str] | None = None,
     extra_options: Mapping[str, Any] | None = None,
 ) -> CalibraterBase:
-    """A calibrator that is ready for ``collect_data``.
+    """Return a calibrator that is ready for ``collect_data``.
 
-    Options of other methods are left aside; an option that no method has is an error.
+    Options of other methods are left aside; an option that no method has gets a warning.
     """
-    if calibrate_method not in _OPTIONS:
-        known = ", ".join(str(method) for method in CalibrationMethod)
-        raise ValueError(f"{calibrate_method!r} is no calibration method; there are {known}.")
-    options = dict(extra_options or {})
-    for key in options:
-        if key not in _KNOWN:
-            raise ValueError(f"{key!r} is no option of a calibrator{closest(key, _KNOWN) or '.'}")
-    kind, defaults = _OPTIONS[calibrate_method]
-    chosen = {key: options.get(key, default) for key, default in defaults.items()}
-    calibrator = kind(
+    translate.warn_of_unknown(extra_options, _KNOWN, stacklevel=2)
+    calibrator = calibrator_of(
+        CalibrationMethod.of(calibrate_method),
+        extra_options or {},
         model,
         op_types_to_calibrate,
-        augmented_model_path,
+        augmented_model_path=augmented_model_path,
         use_external_data_format=use_external_data_format,
-        **chosen,
     )
     calibrator.augment_graph()
     calibrator.set_execution_providers(providers or CPU)
     return calibrator
 
 
+def calibrator_of(
+    method: CalibrationMethod,
+    options: Mapping[str, Any],
+    model: Any,
+    op_types: Sequence[str] | None = None,
+    **more: Any,
+) -> CalibraterBase:
+    """Return the calibrator of a method, with those of the options that it has.
+
+    Percentiles cut off the largest magnitudes; unless ``symmetric`` is given, ranges end at the extremes.
+    """
+    kind, defaults = _OPTIONS[method]
+    chosen = {key: options.get(key, default) for key, default in defaults.items()}
+    calibrator = kind(model, op_types, **{**more, **chosen})
+    if isinstance(calibrator, HistogramCalibrater):
+        calibrator.collector.within_extremes = options.get("symmetric") is None
+    return calibrator
+
+
+__getattr__ = elsewhere(__name__)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from octavo.quantization._errors import UnsupportedError
+from octavo.quantization._names import elsewhere
 
 
 def has_cuda_weight_prepacking() -> bool:
@@ -18,6 +19,11 @@ def _refuse(what: str) -> NoReturn:
         " none of its own; quantize weights with MatMulNBitsQuantizer of the module matmul_nbits_quantizer,"
         " which the CUDA provider runs as well."
     )
+
+
+def _pack_weights_for_cuda_mixed_gemm(*args: Any, **kwargs: Any) -> NoReturn:
+    """Raise: the packing is a function of CUDA builds of onnxruntime."""
+    _refuse("_pack_weights_for_cuda_mixed_gemm")
 
 
 class CudaQuantizer:
@@ -94,3 +100,5 @@ class CudaQuantizer:
 
 
 __all__ = ["CudaQuantizer", "has_cuda_weight_prepacking"]
+
+__getattr__ = elsewhere(__name__)

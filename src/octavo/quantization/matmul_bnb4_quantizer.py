@@ -6,27 +6,34 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 from onnx import ModelProto
 
-from octavo.algorithms import bnb4
-from octavo.errors import OctavoError, OutputError
+from octavo.algorithms.weights import bnb4
+from octavo.emission import bnb4 as emission
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor
+from octavo.model.graph.normalize import normalize
+from octavo.model.graph.scopes import remove_unused
+from octavo.quantization._command import exit_code, new_output
+from octavo.quantization._names import elsewhere
 from octavo.quantization._streamed import StreamedModel, opened, source_of, tell
-from octavo.weight_only import Selection, quantize_bnb4
-
-_LOG = logging.getLogger("octavo.quantization")
+from octavo.quantization.onnx_model import ONNXModel
 
 
 class MatMulBnb4Quantizer:
-    """Quantizes the weights of MatMul nodes; the result is in ``model`` after ``process()``."""
+    """Quantizes the weights of MatMul nodes; the result is in ``model`` after ``process()``.
+
+    A ``ModelProto`` that is given is the one that is quantized: callers go on with it.
+    """
 
     FP4 = bnb4.FP4
     NF4 = bnb4.NF4
@@ -40,6 +47,7 @@ class MatMulBnb4Quantizer:
     ) -> None:
         bnb4.check(quant_type, block_size)
         self.model = opened(model)
+        self._given = model if isinstance(model, ModelProto) else None
         self.model_path = str(model) if isinstance(model, str | os.PathLike) else None
         self.quant_type = quant_type
         self.block_size = block_size
@@ -52,10 +60,39 @@ class MatMulBnb4Quantizer:
 
     def process(self) -> None:
         """Quantize; the result is in ``model``."""
-        selection = Selection(exclude=frozenset(self.nodes_to_exclude))
-        outcome = quantize_bnb4(source_of(self.model), self.quant_type, self.block_size, selection)
-        tell(outcome.skipped)
-        self.model = StreamedModel(outcome.model)
+        model = io.load(source_of(self.model))
+        known = {node: node.name or "" for node in query.nodes(model)}
+        normalize(model)
+        edit, skipped = Editor(model), dict[str, str]()
+        parts: dict[ir.TensorProtocol, tuple[ir.Value, ir.Value]] = {}
+        for node in [node for node in query.nodes(model) if query.is_op(node, "MatMul")]:
+            name, weight = known.get(node) or node.name or "", query.constant(node.inputs[1])
+            reason = "excluded" if name in self.nodes_to_exclude else _refusal(weight)
+            if reason is not None or weight is None:
+                skipped[name] = reason or ""
+                continue
+            rows, columns = (int(d) for d in weight.shape.numpy())
+            kind, size = self.quant_type, self.block_size
+            if weight not in parts:
+                parts[weight] = emission.stored(edit, weight.name or "", weight, kind, size)
+            emission.write_product(edit, node, parts[weight], (rows, columns), kind, size)
+        remove_unused(model)
+        tell(skipped)
+        self.model = StreamedModel(model)
+        if self._given is not None:
+            self._given.CopyFrom(self.model.model)
+            self.model = ONNXModel(self._given)
+
+
+def _refusal(weight: ir.TensorProtocol | None) -> str | None:
+    """Return why a weight can't be quantized, or None."""
+    if weight is None:
+        return "its weight is not constant"
+    if weight.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+        return f"its weight is of type {weight.dtype.name.lower()}; float32 and float16 are taken"
+    if len(weight.shape) != 2:
+        return f"its weight has {len(weight.shape)} dimensions; a matrix is taken"
+    return "its weight is empty" if not weight.size else None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,26 +122,18 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser().parse_args(arguments)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Quantize as the arguments say, by default those of the command line."""
     args = parse_args(arguments)
-    if args.verbose:
-        _LOG.addHandler(logging.StreamHandler())
-        _LOG.setLevel(logging.INFO)
-    try:
-        target = Path(args.output_model)
-        if target.exists():
-            raise OutputError(f"{target} exists already; choose another output path, or remove it.")
-        quantizer = MatMulBnb4Quantizer(
-            args.input_model, args.quant_type, args.block_size, args.nodes_to_exclude
-        )
-        quantizer.process()
-        quantizer.model.save_model_to_file(target, use_external_data_format=True)
-    except (OctavoError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
-    return 0
+    target = new_output(args)
+    quantizer = MatMulBnb4Quantizer(args.input_model, args.quant_type, args.block_size, args.nodes_to_exclude)
+    quantizer.process()
+    quantizer.model.save_model_to_file(target, use_external_data_format=True)
+
+
+__all__ = ["MatMulBnb4Quantizer", "main", "parse_args"]
+__getattr__ = elsewhere(__name__)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main, parser().prog))

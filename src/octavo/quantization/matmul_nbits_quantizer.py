@@ -6,18 +6,21 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 from onnx import ModelProto
 
-from octavo.algorithms import BlockScheme
-from octavo.emission.block_weights import GROUPED, PLAIN
-from octavo.errors import OctavoError, OutputError, RecipeError
+from octavo.algorithms.weights import BlockScheme
+from octavo.errors import RecipeError
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.prepare.unit_axes import squeeze_weights
+from octavo.quantization._command import exit_code, new_output
+from octavo.quantization._names import elsewhere
 from octavo.quantization._nbits_nodes import (
     DefaultWeightOnlyQuantizer,
     HQQWeightOnlyQuantizer,
@@ -25,10 +28,22 @@ from octavo.quantization._nbits_nodes import (
     is_divisible,
     transpose_packed_int4_matrix,
 )
-from octavo.quantization._nbits_parser import ort_convert_str_to_bool, parse_args, parse_key_value_pair
-from octavo.quantization._streamed import StreamedModel, input_names, opened, source_of, tell
+from octavo.quantization._nbits_parser import (
+    ort_convert_str_to_bool,
+    parse_args,
+    parse_key_value_pair,
+    parser,
+)
+from octavo.quantization._streamed import (
+    StreamedModel,
+    as_constant_nodes,
+    input_names,
+    opened,
+    source_of,
+    tell,
+)
 from octavo.quantization._types import QuantFormat
-from octavo.quantization._weight_only import Loader, algorithm_of, special
+from octavo.quantization._weight_only import Loader, NBits, algorithm_of, quantize, special
 from octavo.quantization._weight_only_configs import (
     DefaultWeightOnlyQuantConfig,
     GPTQWeightOnlyQuantConfig,
@@ -39,7 +54,6 @@ from octavo.quantization._weight_only_configs import (
     RTNWeightOnlyQuantConfig,
     WeightOnlyQuantConfig,
 )
-from octavo.weight_only import Selection, WeightOnly, quantize
 
 __all__ = [
     "DefaultWeightOnlyQuantConfig",
@@ -62,7 +76,6 @@ __all__ = [
     "transpose_packed_int4_matrix",
 ]
 
-_LOG = logging.getLogger("octavo.quantization")
 _BITS, _SIZE = 4, 128  # stock's defaults
 
 
@@ -115,7 +128,7 @@ class MatMulNBitsQuantizer:
         elif isinstance(algo_config, NVAWQWeightOnlyQuantConfig):
             self.node_quantizer = NVAWQWeightOnlyQuantizer(algo_config)
 
-    def request(self) -> WeightOnly:
+    def request(self) -> NBits:
         """What is asked for, in Octavo's words."""
         config = self.algo_config
         kind = config.algorithm
@@ -127,32 +140,39 @@ class MatMulNBitsQuantizer:
             kind != "HQQ" and bool(_chosen(config, "is_symmetric", self.is_symmetric, False)),
             whole_zero=kind != "HQQ",
         )
-        return WeightOnly(
+        return NBits(
             algorithm=algorithm_of(kind, config),
             scheme=scheme,
-            selection=Selection(
-                tuple(sorted(config.op_types_to_quantize)),
-                frozenset(self.nodes_to_include) if self.nodes_to_include is not None else None,
-                frozenset(self.nodes_to_exclude),
-            ),
+            ops=tuple(sorted(config.op_types_to_quantize)),
+            include=frozenset(self.nodes_to_include) if self.nodes_to_include is not None else None,
+            exclude=frozenset(self.nodes_to_exclude),
             qdq=config.quant_format == QuantFormat.QDQ,
             per_channel=bool(getattr(config, "channel_wised_quantize", False)),
             accuracy_level=_chosen(config, "accuracy_level", self.accuracy_level, None),
             special=special(config.customized_weight_config, scheme),
             ratios=dict(getattr(config, "ratios", None) or {}),
             gather_axis=config.quant_axes.get("Gather", 1),
-            called=GROUPED if group else PLAIN,
+            grouped=group,
         )
 
     def int4_quant_algo(self) -> None:
         """Quantize by the configured algorithm."""
         want = self.request()
-        source = source_of(self.model)
+        source = self._with_matrices()
         reader = getattr(self.algo_config, "calibration_data_reader", None)
         data = Loader(reader, input_names(self.model)) if reader is not None else None
+        constants = [n.outputs[0].name or "" for n in source.graph if query.is_op(n, "Constant")]
         outcome = quantize(source, want, data)
+        as_constant_nodes(outcome.model, constants)
         tell(outcome.skipped)
         self.model = StreamedModel(outcome.model)
+
+    def _with_matrices(self) -> ir.Model:
+        """Return an own copy of the model, whose weights with leading axes of one are matrices."""
+        model = io.load(source_of(self.model))
+        included, excluded = self.nodes_to_include, self.nodes_to_exclude
+        squeeze_weights(model, lambda n: n.name not in excluded and (included is None or n.name in included))
+        return model
 
     def process(self) -> None:
         """Quantize; the result is in ``model``."""
@@ -195,13 +215,13 @@ def _config(args: argparse.Namespace) -> WeightOnlyQuantConfig:
     )
 
 
-def _run(args: argparse.Namespace) -> None:
-    source, target = Path(args.input_model), Path(args.output_model)
-    if target.exists():
-        raise OutputError(f"{target} exists already; choose another output path, or remove it.")
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Quantize as the arguments say, by default those of the command line."""
+    args = parse_args(arguments)
+    target = new_output(args)
     symmetric = args.symmetric and (args.symmetric_given or args.quant_method not in ("k_quant", "hqq"))
     quantizer = MatMulNBitsQuantizer(
-        str(source),
+        args.input_model,
         args.bits,
         args.block_size,
         symmetric,
@@ -214,20 +234,8 @@ def _run(args: argparse.Namespace) -> None:
     quantizer.model.save_model_to_file(target, use_external_data_format=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
-    args = parse_args(arguments)
-    if args.verbose:
-        handler = logging.StreamHandler()
-        _LOG.addHandler(handler)
-        _LOG.setLevel(logging.INFO)
-    try:
-        _run(args)
-    except (OctavoError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
-    return 0
+__getattr__ = elsewhere(__name__)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main, parser().prog))

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import onnx
 
-from octavo import given
 from octavo.core.granularity import Granularity, PerChannel, PerTensor
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import INT8, UINT8
 from octavo.core.recipe import Style
 from octavo.core.scheme import Scheme
-from octavo.planning.given import Given
+from octavo.pipeline import given
+from octavo.planning import Given
 from octavo.quantization._errors import OptionError, as_stock
 from octavo.quantization._types import QuantizationMode
 
@@ -75,7 +75,7 @@ def quantize(
             " leave static out to have inputs quantized while the model runs."
         )
     style = _STYLES[quantization_mode]
-    wish = Given(
+    given_params = Given(
         style,
         _weights(per_channel, asymmetric_input_types or symmetric_weight, style),
         _parameters(inputs, "input_quantization_params") if static else {},
@@ -85,7 +85,7 @@ def quantize(
     with as_stock():
         return given.quantize(
             model,
-            wish,
+            given_params,
             wanted=nodes_to_quantize or None,
             excluded=nodes_to_exclude or (),
             op_types=op_types_to_quantize or None,
@@ -113,5 +113,7 @@ def _pair(name: str, numbers: Sequence[Any], what: str) -> QParams:
             f"{what}[{name!r}]: the zero point {zero} is no {kind}; it comes first, then the scale."
         )
     if not 0.0 < float(scale) < np.inf:
-        raise OptionError(f"{what}[{name!r}]: the scale {scale} is no positive number; it comes second.")
+        raise OptionError(
+            f"{what}[{name!r}]: the scale {scale} is not a positive number; the scale comes second."
+        )
     return QParams(scale.astype(np.float32), zero.astype(kind.dtype), kind)

@@ -11,7 +11,9 @@ import numpy.typing as npt
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from octavo.model import gemm, io, protos
+from octavo.model.files import io
+from octavo.model.graph import gemm, protos
+from octavo.quantization._names import elsewhere
 
 Array = npt.NDArray[Any]
 Nodes = dict[str, NodeProto]
@@ -302,7 +304,7 @@ class ONNXModel:
         return self.model.graph, missing
 
     def save_model_to_file(self, output_path: str | Path, use_external_data_format: bool = False) -> None:
-        """Write the model, its nodes in order; the weights beside it if asked for."""
+        """Write the model, its nodes in order; the weights beside it on request."""
         self.topological_sort()
         io.save(io.load(self.model), output_path, external_data=use_external_data_format or None)
 
@@ -314,3 +316,7 @@ def _in(found: dict[str, list[NodeProto]]) -> Any:
 def _largest(prefix: str, names: Iterable[str]) -> int:
     numbers = (name[len(prefix) :] for name in names if name.startswith(prefix))
     return max((int(text) for text in numbers if text.isdecimal()), default=-1)
+
+
+__all__ = ["ONNXModel"]
+__getattr__ = elsewhere(__name__)

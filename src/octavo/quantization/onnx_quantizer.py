@@ -1,6 +1,6 @@
 """``ONNXQuantizer``: integer operators, with ranges that are given or found while the model runs.
 
-:meth:`ONNXQuantizer.quantize_model` does all of it. The methods for single tensors are for those who spell an
+:meth:`ONNXQuantizer.quantize_model` does all of it. The methods for single tensors are for those who write an
 operator of their own: they add what is stored to the model, and hand over the nodes that compute the rest,
 for :meth:`ONNXQuantizer.add_new_nodes`.
 """
@@ -12,11 +12,13 @@ from typing import Any
 
 import onnx
 
-from octavo.quantization import _mixed, _work, translate
+from octavo.core.recipe import Style
+from octavo.quantization import _mixed, _work
 from octavo.quantization._errors import InferenceError, UnsupportedError
+from octavo.quantization._names import elsewhere
 from octavo.quantization._single import SingleTensors
 from octavo.quantization._tensors_data import TensorsData
-from octavo.quantization._types import QuantFormat, QuantizationMode
+from octavo.quantization._types import QuantizationMode
 from octavo.quantization._values import QuantizationParams, QuantizedValue
 
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear")
@@ -59,15 +61,8 @@ class ONNXQuantizer(SingleTensors):
         )
         self.q_matmul_const_b_only = bool(self.extra_options.get("MatMulConstBOnly", False))
 
-    def _settings_of(
-        self, options: Mapping[str, Any], names: translate.Names | None = None
-    ) -> translate.Settings:
-        request, names = self._request(options), names or translate.Names()
-        if self.mode is QuantizationMode.QLinearOps:
-            return translate.static(request, QuantFormat.QOperator, translate.Calibration(), names)
-        return translate.with_options(
-            translate.dynamic(request, names).listing(constant_weights_only=False), options
-        )
+    def _style(self) -> Style:
+        return Style.QOPERATOR if self.mode is QuantizationMode.QLinearOps else Style.INTEGER
 
     def quantize_model(self) -> onnx.ModelProto:
         """The quantized model; ``model`` holds it too."""
@@ -144,3 +139,5 @@ class ONNXQuantizer(SingleTensors):
 
 
 __all__ = ["ONNXQuantizer"]
+
+__getattr__ = elsewhere(__name__)

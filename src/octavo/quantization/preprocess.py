@@ -11,7 +11,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from octavo.quantization._command import add_flag, run
+from octavo.quantization._command import add_flag, exit_code
+from octavo.quantization._names import elsewhere
 from octavo.quantization.shape_inference import quant_pre_process
 
 __all__ = ["main", "parse_arguments", "quant_pre_process"]
@@ -52,16 +53,15 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     return parser().parse_args(arguments)
 
 
-def _work(options: argparse.Namespace) -> None:
-    given = dict(vars(options))
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prepare a model as the arguments say, by default those of the command line."""
+    given = dict(vars(parse_arguments(arguments)))
     output = given.pop("output")
     quant_pre_process(given.pop("input"), output, **given)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Prepare; returns the exit code."""
-    return run(parser(), _work, arguments)
+__getattr__ = elsewhere(__name__)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main, parser().prog))

@@ -11,9 +11,8 @@ import onnx
 
 from octavo import api
 from octavo.core.recipe import Style
-from octavo.quantization._errors import OptionError, as_stock
+from octavo.quantization._errors import OptionError, QuantizationWarning, as_stock
 from octavo.quantization._types import QuantFormat, QuantizationMode, QuantType
-from octavo.quantization._work import QuantizationWarning
 
 _STYLES = {
     QuantFormat.QDQ: Style.QDQ,

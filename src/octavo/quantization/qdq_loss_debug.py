@@ -13,14 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.calibration.outputs import with_rows
+from octavo.calibration.observe.output_models import with_rows
 from octavo.comparison import constants
 from octavo.core import metrics
-from octavo.model import io, query, scattered
-from octavo.model.normalize import normalize
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 from octavo.quantization import _select
+from octavo.quantization._calibrater import usable_providers
+from octavo.quantization._names import elsewhere
 from octavo.quantization._values import (
     DEQUANT_OP_NAME,
     DEQUANT_OUTPUT_SUFFIX,
@@ -60,10 +63,7 @@ def modify_model_output_intermediate_tensors(
     shapes.infer(model)
     tensors = {n: int(k) for n, k in _select.float_tensors(model, op_types_for_saving).items()}
     augmented = io.load(with_rows(io.to_proto(model), tensors, _SAVED))
-    if save_as_external_data:
-        scattered.save(augmented, output_model_path)
-    else:
-        io.save(augmented, output_model_path)
+    io.save(augmented, output_model_path, external_data=True if save_as_external_data else None)
 
 
 def collect_activations(
@@ -74,7 +74,10 @@ def collect_activations(
 ) -> dict[str, list[Array]]:
     """Run such a model on all samples; returns the values of each tensor, one array for each sample."""
     session = Session.open(
-        augmented_model, providers=execution_providers, optimize=False, native=session_options
+        augmented_model,
+        providers=usable_providers(execution_providers, stacklevel=2),
+        optimize=False,
+        native=session_options,
     )
     saved = [name for name in session.output_names if name.endswith(_SAVED)]
     found: dict[str, list[Array]] = {name.removesuffix(_SAVED): [] for name in saved}
@@ -174,3 +177,6 @@ def compute_activation_error(
         if "float" in match:
             found[name]["xmodel_err"] = err_func(match["float"], match["post_qdq"])
     return found
+
+
+__getattr__ = elsewhere(__name__)

@@ -1,6 +1,6 @@
 """``QDQQuantizer``: QuantizeLinear and DequantizeLinear around operators, with ranges that are given.
 
-What is asked for single tensors is noted, and done by :meth:`QDQQuantizer.quantize_model`.
+Requests for single tensors are recorded, and carried out by :meth:`QDQQuantizer.quantize_model`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import onnx
 from octavo.core.granularity import PerChannel, PerTensor
 from octavo.core.recipe import Override
 from octavo.quantization import translate
+from octavo.quantization._names import elsewhere
 from octavo.quantization._numbers import normalize_axis, qtype_of
 from octavo.quantization._qdq_values import (
     QDQBiasQuantInfo,
@@ -25,7 +26,6 @@ from octavo.quantization._qdq_values import (
     QDQTensorScaleZpInitializers,
 )
 from octavo.quantization._tensors_data import TensorData
-from octavo.quantization._types import QuantFormat
 from octavo.quantization.base_quantizer import BaseQuantizer, QuantizationParams
 
 
@@ -51,11 +51,9 @@ class QDQQuantizer(BaseQuantizer):
         self.block_size = int(option("BlockSize", 0))
 
     def _settings_of(
-        self, options: Mapping[str, Any], names: translate.Names | None = None
+        self, options: Mapping[str, Any], names: translate.Names = translate.NO_NAMES
     ) -> translate.Settings:
-        settings = translate.static(
-            self._request(options), QuantFormat.QDQ, translate.Calibration(), names or translate.Names()
-        )
+        settings = super()._settings_of(options, names)
         asked = self.tensors_to_quantize
         weights = tuple(
             self._as_weight(name, info)
@@ -98,7 +96,7 @@ class QDQQuantizer(BaseQuantizer):
     def quantize_weight_tensor_per_channel(self, tensor_name: str, axis: int | None) -> None:
         """Quantize a stored tensor as a weight with a scale for each index along an axis."""
         if not self.is_valid_quantize_weight(tensor_name):
-            raise ValueError(f"{tensor_name!r} is no stored float tensor; quantize it as an activation.")
+            raise ValueError(f"{tensor_name!r} is not a float initializer; quantize it as an activation.")
         info = QDQTensorQuantInfo(QDQQuantTensorType.WEIGHT, axis=axis)
         self.tensors_to_quantize.setdefault(tensor_name, info)
 
@@ -217,3 +215,5 @@ __all__ = [
     "QDQTensorQuantizedValue",
     "QDQTensorScaleZpInitializers",
 ]
+
+__getattr__ = elsewhere(__name__)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import TensorProto
 
 from octavo.calibration.divergence import smooth_distribution
 from octavo.calibration.tables import FORMATS, stock_cache
+from octavo.core import files
 from octavo.core.qtypes import FLOAT8E4M3FN, QTYPES
-from octavo.model import files
 from octavo.quantization._models import (
     add_infer_metadata,
     add_pre_process_metadata,
@@ -25,6 +26,7 @@ from octavo.quantization._models import (
     save_and_reload_model_with_shape_infer,
     update_opset_version,
 )
+from octavo.quantization._names import elsewhere
 from octavo.quantization._numbers import (
     compute_data_quant_params,
     compute_scale_zp,
@@ -74,6 +76,7 @@ from octavo.quantization._values import (
 __all__ = [
     "DEQUANT_OP_NAME",
     "DEQUANT_OUTPUT_SUFFIX",
+    "FLOAT8_DISTRIBUTIONS",
     "FLOAT8_TYPES",
     "MODEL_SIZE_THRESHOLD",
     "ONNX_INT_TYPE_RANGE",
@@ -115,7 +118,9 @@ __all__ = [
     "model_has_external_data",
     "model_has_infer_metadata",
     "model_has_pre_process_metadata",
+    "ms_domain",
     "normalize_axis",
+    "onnx_domain",
     "optimize_model",
     "pack_bytes_to_4bit",
     "quantize_data",
@@ -125,11 +130,15 @@ __all__ = [
     "smooth_distribution",
     "snap_zero_point_to_uint8",
     "tensor_proto_to_array",
+    "type_to_name",
     "update_opset_version",
     "write_calibration_table",
 ]
 
+ms_domain, onnx_domain = "com.microsoft", "ai.onnx"
+type_to_name = {value: name for name, value in TensorProto.DataType.items()}
 FLOAT8_TYPES = (17, 18, 19, 20)
+FLOAT8_DISTRIBUTIONS: dict[int, npt.NDArray[Any]] = {}  # filled by stock as it goes; nothing is kept here
 ONNX_TYPE_TO_NP_TYPE: dict[int, npt.DTypeLike] = {kind.onnx: kind.dtype for kind in QTYPES.values()}
 
 _INTEGERS = [kind for kind in QTYPES.values() if kind != FLOAT8E4M3FN]
@@ -177,3 +186,6 @@ def apply_plot(hist: Any, hist_edges: Any) -> None:
     plt.xlabel("value")
     plt.ylabel("count")
     plt.show()
+
+
+__getattr__ = elsewhere(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import os
@@ -12,16 +13,25 @@ from typing import Any
 
 import onnx
 
-from octavo.quantization import _calibration, _work, registry, translate
+from octavo.core.recipe import Style
+from octavo.quantization import _calibration, _overrides, _work, registry, translate
+from octavo.quantization._calibrater import usable_providers
 from octavo.quantization._configs import DynamicQuantConfig, QuantConfig, StaticQuantConfig
-from octavo.quantization._errors import OptionError, as_stock
-from octavo.quantization._types import CalibrationMethod, QuantFormat, QuantType
-from octavo.quantization._work import QuantizationWarning, Source
+from octavo.quantization._errors import OptionError, QuantizationWarning, as_stock
+from octavo.quantization._models import get_opset_version
+from octavo.quantization._names import elsewhere
+from octavo.quantization._types import (
+    EIGHT_BITS,
+    FOUR_BITS,
+    SIXTEEN_BITS,
+    CalibrationMethod,
+    QuantFormat,
+    QuantType,
+)
+from octavo.quantization._work import Source
 from octavo.quantization.translate import Calibration, Request
 
 _LOG = logging.getLogger("octavo.quantization")
-_EIGHT = (QuantType.QInt8, QuantType.QUInt8)
-_SIXTEEN = (QuantType.QInt16, QuantType.QUInt16)
 _FLOAT8 = QuantType.QFLOAT8E4M3FN
 
 
@@ -44,12 +54,12 @@ def get_qdq_config(
     nodes_to_exclude: Sequence[str] | Callable[[onnx.ModelProto, onnx.NodeProto], bool] | None = None,
     extra_options: dict[str, Any] | None = None,
 ) -> StaticQuantConfig:
-    """A configuration that quantizes every operator of a model, or those asked for, in QDQ."""
+    """Return a configuration that quantizes every operator of a model, or those requested, in QDQ."""
     model, external = _calibration.proto_of(model_input)
-    wanted = set(op_types_to_quantize) if op_types_to_quantize else None
-    skipped = ("Cast", "DequantizeLinear", "QuantizeLinear")
-    present = {node.op_type for node in model.graph.node}
-    op_types = [op for op in sorted(present) if (op in wanted if wanted else op not in skipped)]
+    activation, weight = QuantType.of(activation_type), QuantType.of(weight_type)
+    overrides = copy.deepcopy(tensor_quant_overrides or {})
+    skipped = {"Cast", "DequantizeLinear", "QuantizeLinear"}
+    present = sorted({node.op_type for node in model.graph.node} - skipped)
     if callable(nodes_to_exclude):
         excluded = [node.name for node in model.graph.node if nodes_to_exclude(model, node)]
     else:
@@ -60,17 +70,20 @@ def get_qdq_config(
         "ActivationSymmetric": activation_symmetric,
         "WeightSymmetric": weight_symmetric,
         "ForceQuantizeNoInputCheck": True,
-        "TensorQuantOverrides": dict(tensor_quant_overrides or {}),
+        "TensorQuantOverrides": overrides,
         **_calibration.as_options(calibrate_args or {}),
-        **(extra_options or {}),
     }
+    types = {activation, weight, *_overrides.types(overrides)}
+    if get_opset_version(model) < 21 and types & FOUR_BITS and not types & SIXTEEN_BITS:
+        options["UseQDQContribOps"] = True  # 16 bits raise the model to an opset whose own operators take 4
+    options.update(extra_options or {})
     return StaticQuantConfig(
         calibration_data_reader,
         calibrate_method=calibrate_method,
         quant_format=QuantFormat.QDQ,
-        activation_type=activation_type,
-        weight_type=weight_type,
-        op_types_to_quantize=op_types,
+        activation_type=activation,
+        weight_type=weight,
+        op_types_to_quantize=op_types_to_quantize or present,
         nodes_to_exclude=excluded,
         per_channel=per_channel,
         reduce_range=reduce_range,
@@ -84,6 +97,8 @@ def check_static_quant_arguments(
     quant_format: QuantFormat, activation_type: QuantType, weight_type: QuantType
 ) -> None:
     """Raise where the types do not go together; say where they make a slow model."""
+    activation_type, weight_type = QuantType.of(activation_type), QuantType.of(weight_type)
+    quant_format = QuantFormat.of(quant_format)
     if activation_type is QuantType.QInt8 and weight_type is QuantType.QUInt8:
         raise OptionError("QInt8 activations with QUInt8 weights have no kernel; choose QUInt8 activations.")
     if (activation_type is _FLOAT8) != (weight_type is _FLOAT8):
@@ -92,7 +107,7 @@ def check_static_quant_arguments(
         )
     if quant_format is not QuantFormat.QDQ:
         for kind in (activation_type, weight_type):
-            if kind in _SIXTEEN or kind not in (*_EIGHT, _FLOAT8):
+            if kind not in {*EIGHT_BITS, _FLOAT8}:
                 raise OptionError(
                     f"{kind} exists in QDQ only; choose quant_format=QuantFormat.QDQ, or an 8-bit type."
                 )
@@ -121,13 +136,19 @@ def quantize_static(
     calibration_cache_path: str | Path | None = None,
 ) -> None:
     """Quantize weights and, by calibration, activations; write the result to ``model_output``."""
+    activation_type, weight_type = QuantType.of(activation_type), QuantType.of(weight_type)
+    quant_format = QuantFormat.of(quant_format)
+    calibrate_method = CalibrationMethod.of(calibrate_method)
+    translate.warn_of_unknown(extra_options, stacklevel=2)
+    calibration_providers = usable_providers(calibration_providers, stacklevel=2)
     cached = calibration_cache_path is not None and Path(calibration_cache_path).is_file()
     _refuse_no_data(calibration_data_reader, calibration_cache_path, cached)
     if (activation_type is _FLOAT8) and calibrate_method is not CalibrationMethod.Distribution:
         raise OptionError("QFLOAT8E4M3FN needs calibrate_method=CalibrationMethod.Distribution.")
     check_static_quant_arguments(quant_format, activation_type, weight_type)
-    _advise_static(quant_format, activation_type)
+    _advise_static(quant_format, activation_type, weight_type, bool((extra_options or {}).get("BlockSize")))
     request = Request(
+        Style.QDQ if quant_format is QuantFormat.QDQ else Style.QOPERATOR,
         activation_type,
         weight_type,
         per_channel,
@@ -140,9 +161,7 @@ def quantize_static(
     with as_stock(), _work.uncollected():
         model = _work.opened(model_input, request, model_output)
         _work.check_overrides(model, extra_options, activation_type)
-        settings = translate.static(
-            request, quant_format, Calibration(calibrate_method), _work.names_of(model)
-        )
+        settings = translate.settings(request, _work.names_of(model), Calibration(calibrate_method))
         job = _work.planned(model, settings)
         job, reader = _calibration.smoothed(job, calibration_data_reader, calibration_providers)
         job, ranges = _calibration.ranges_for(job, reader, calibration_providers, calibration_cache_path)
@@ -162,28 +181,28 @@ def quantize_dynamic(
     extra_options: dict[str, Any] | None = None,
 ) -> None:
     """Quantize weights, and activations while the model runs; write the result to ``model_output``."""
-    if weight_type not in _EIGHT:
+    weight_type = QuantType.of(weight_type)
+    translate.warn_of_unknown(extra_options, stacklevel=2)
+    if weight_type not in EIGHT_BITS:
         raise OptionError(
             f"Dynamic quantization has kernels for 8-bit weights, not for {weight_type}; choose QInt8 or"
             " QUInt8."
         )
-    op_types = tuple(op_types_to_quantize or registry.dynamic_op_types())
-    if "MatMul" in op_types:
-        op_types = (*op_types, "Gemm")
     request = Request(
+        Style.INTEGER,
         QuantType.QUInt8,
         weight_type,
         per_channel,
         reduce_range,
-        op_types,
+        tuple(op_types_to_quantize or registry.dynamic_op_types()),
         tuple(nodes_to_quantize or ()),
         tuple(nodes_to_exclude or ()),
-        extra_options,
+        {"MatMulConstBOnly": True, **(extra_options or {})},
     )
     with as_stock(), _work.uncollected():
         model = _work.opened(model_input, request, model_output)
         _work.check_overrides(model, extra_options, QuantType.QUInt8)
-        job = _work.planned(model, translate.dynamic(request, _work.names_of(model)))
+        job = _work.planned(model, translate.settings(request, _work.names_of(model)))
         _advise_dynamic(job)
         _work.save(_work.written(job, {}), model_output, use_external_data_format)
 
@@ -258,7 +277,16 @@ def _refuse_no_data(reader: Any, cache: str | Path | None, cached: bool) -> None
     )
 
 
-def _advise_static(quant_format: QuantFormat, activation_type: QuantType) -> None:
+def _advise_static(
+    quant_format: QuantFormat, activation_type: QuantType, weight_type: QuantType, blocks: bool
+) -> None:
+    if quant_format is QuantFormat.QDQ and blocks and {activation_type, weight_type} <= set(EIGHT_BITS):
+        warnings.warn(
+            "ONNX Runtime's default session refuses 8-bit weights in blocks beside 8-bit activations: load"
+            " the model with graph_optimization_level ORT_ENABLE_BASIC, or choose weight_type=QInt4.",
+            QuantizationWarning,
+            stacklevel=3,
+        )
     if quant_format is QuantFormat.QDQ and activation_type is QuantType.QInt8:
         warnings.warn(
             "QInt8 activations run slower than float for many models on x86-64; choose"
@@ -290,3 +318,5 @@ __all__ = [
     "quantize_dynamic",
     "quantize_static",
 ]
+
+__getattr__ = elsewhere(__name__)

@@ -1,111 +1,87 @@
-"""Which operators stock quantizes in which format, and what they become."""
+"""Which operators stock quantizes in which format, and the name of what quantizes them there."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from octavo.errors import RecipeError
+from onnx import NodeProto
 
-CommonOpsRegistry: dict[str, str] = {
-    "Gather": "Gather",
-    "Transpose": "Transpose",
-    "EmbedLayerNormalization": "QEmbedLayerNormalization",
-}
+from octavo.quantization import operators
+from octavo.quantization._names import elsewhere
+from octavo.quantization._types import QuantizationMode
 
-IntegerOpsRegistry: dict[str, str] = {
-    "Conv": "ConvInteger",
-    "MatMul": "MatMulInteger",
-    "Attention": "QAttention",
-    "LSTM": "DynamicQuantizeLSTM",
+Registry = dict[str, type[operators.QuantOperatorBase]]
+
+
+def _registry(**classes: str) -> Registry:
+    return {op: getattr(operators, name) for op, name in classes.items()}
+
+
+CommonOpsRegistry = _registry(
+    Gather="GatherQuant", Transpose="Direct8BitOp", EmbedLayerNormalization="EmbedLayerNormalizationQuant"
+)
+
+IntegerOpsRegistry: Registry = {
+    **_registry(Conv="ConvInteger", MatMul="MatMulInteger", Attention="AttentionQuant", LSTM="LSTMQuant"),
     **CommonOpsRegistry,
 }
-"""Dynamic quantization: op type → the operator that it becomes."""
+"""Dynamic quantization."""
 
-QLinearOpsRegistry: dict[str, str] = {
-    "ArgMax": "ArgMax",
-    "Conv": "QLinearConv",
-    "Gemm": "QGemm",
-    "MatMul": "QLinearMatMul",
-    "Add": "QLinearAdd",
-    "Mul": "QLinearMul",
-    "Relu": "",
-    "Clip": "",
-    "LeakyRelu": "QLinearLeakyRelu",
-    "Sigmoid": "QLinearSigmoid",
-    "MaxPool": "MaxPool",
-    "GlobalAveragePool": "QLinearGlobalAveragePool",
-    "Split": "Split",
-    "Pad": "Pad",
-    "Reshape": "Reshape",
-    "Squeeze": "Squeeze",
-    "Unsqueeze": "Unsqueeze",
-    "Resize": "Resize",
-    "AveragePool": "QLinearAveragePool",
-    "Concat": "QLinearConcat",
-    "Softmax": "QLinearSoftmax",
-    "Where": "QLinearWhere",
-    "Flatten": "Flatten",
+QLinearOpsRegistry: Registry = {
+    **_registry(
+        ArgMax="QArgMax", Conv="QLinearConv", Gemm="QLinearGemm", MatMul="QLinearMatMul",
+        Add="QLinearBinaryOp", Mul="QLinearBinaryOp", Relu="QLinearActivation", Clip="QLinearActivation",
+        LeakyRelu="QLinearActivation", Sigmoid="QLinearActivation", MaxPool="QMaxPool",
+        GlobalAveragePool="QGlobalAveragePool", Split="QSplit", Pad="QPad", Reshape="Direct8BitOp",
+        Squeeze="Direct8BitOp", Unsqueeze="Direct8BitOp", Flatten="Direct8BitOp", Resize="QResize",
+        AveragePool="QLinearPool", Concat="QLinearConcat", Softmax="QLinearSoftmax", Where="QLinearWhere",
+    ),
     **CommonOpsRegistry,
-}
-"""Static quantization, QOperator: op type → the operator that it becomes; a clamp goes."""
-
-QDQRegistry: dict[str, str] = {
-    op: op
-    for op in (
-        "Conv", "ConvTranspose", "Gemm", "Clip", "Relu", "Reshape", "Transpose", "Squeeze", "Unsqueeze",
-        "Resize", "MaxPool", "AveragePool", "Slice", "Pad", "MatMul", "Split", "Gather", "GatherElements",
-        "Where", "InstanceNormalization", "LayerNormalization", "BatchNormalization",
-        "TopK", "CumSum", "Flatten",
-    )
 }  # fmt: skip
+"""Static quantization, QOperator."""
+
+QDQRegistry: Registry = _registry(
+    Conv="QDQConv", ConvTranspose="QDQConv", Gemm="QDQGemm", Clip="QDQRemovableActivation",
+    Relu="QDQRemovableActivation", Reshape="QDQDirect8BitOp", Transpose="QDQDirect8BitOp",
+    Squeeze="QDQDirect8BitOp", Unsqueeze="QDQDirect8BitOp", Flatten="QDQDirect8BitOp", Resize="QDQResize",
+    MaxPool="QDQMaxPool", AveragePool="QDQDirect8BitOp", Slice="QDQDirect8BitOp", Pad="QDQPad",
+    MatMul="QDQMatMul", Split="QDQSplit", Gather="QDQGather", GatherElements="QDQGather", Where="QDQWhere",
+    InstanceNormalization="QDQNormalization", LayerNormalization="QDQNormalization",
+    BatchNormalization="QDQNormalization", TopK="QDQDirect8BitOp", CumSum="QDQOperatorBase",
+)  # fmt: skip
 """Static quantization, QDQ: op types that have a rule of their own; any other has all floats quantized."""
 
 
 def static_op_types() -> tuple[str, ...]:
-    """The op types of static quantization where none are asked for."""
+    """The op types of static quantization where none are requested."""
     return tuple(dict.fromkeys((*QLinearOpsRegistry, *QDQRegistry)))
 
 
 def dynamic_op_types() -> tuple[str, ...]:
-    """The op types of dynamic quantization where none are asked for."""
+    """The op types of dynamic quantization where none are requested."""
     return tuple(IntegerOpsRegistry)
 
 
-class NodeQuantizer:
-    """How a quantizer treats one node: ``spelled`` is the operator that it becomes."""
-
-    def __init__(self, onnx_quantizer: Any, onnx_node: Any, spelled: str | None) -> None:
-        self.quantizer = onnx_quantizer
-        self.node = onnx_node
-        self.spelled = spelled
-        self.disable_qdq_for_node_output = onnx_node.op_type in getattr(
-            onnx_quantizer, "op_types_to_exclude_output_quantization", ()
-        )
-
-    def should_quantize(self) -> bool:
-        """Whether the quantizer's arguments let the node in."""
-        return bool(self.quantizer.should_quantize_node(self.node))
+def CreateDefaultOpQuantizer(onnx_quantizer: Any, node: NodeProto) -> operators.QuantOperatorBase:  # noqa: N802
+    """Return what stands for a node that stays as it is."""
+    return operators.QuantOperatorBase(onnx_quantizer, node)
 
 
-def CreateDefaultOpQuantizer(onnx_quantizer: Any, node: Any) -> NodeQuantizer:  # noqa: N802
-    """The treatment of a node that stays as it is."""
-    return NodeQuantizer(onnx_quantizer, node, node.op_type)
+def CreateOpQuantizer(onnx_quantizer: Any, node: NodeProto) -> operators.QuantOperatorBase:  # noqa: N802
+    """Return what stands for a node in the quantizer's mode."""
+    dynamic = onnx_quantizer.mode is QuantizationMode.IntegerOps
+    kind = (IntegerOpsRegistry if dynamic else QLinearOpsRegistry).get(node.op_type)
+    if kind is not None and (made := kind(onnx_quantizer, node)).should_quantize():
+        return made
+    return CreateDefaultOpQuantizer(onnx_quantizer, node)
 
 
-def CreateOpQuantizer(onnx_quantizer: Any, node: Any) -> NodeQuantizer:  # noqa: N802
-    """The treatment of a node in the quantizer's mode."""
-    known = QLinearOpsRegistry if getattr(onnx_quantizer, "static", True) else IntegerOpsRegistry
-    if node.op_type not in known:
-        return CreateDefaultOpQuantizer(onnx_quantizer, node)
-    return NodeQuantizer(onnx_quantizer, node, known[node.op_type])
+def CreateQDQQuantizer(onnx_quantizer: Any, node: NodeProto) -> operators.QuantOperatorBase:  # noqa: N802
+    """Return what stands for a node between QuantizeLinear and DequantizeLinear."""
+    return QDQRegistry.get(node.op_type, operators.QDQOperatorBase)(onnx_quantizer, node)
 
 
-def CreateQDQQuantizer(onnx_quantizer: Any, node: Any) -> NodeQuantizer:  # noqa: N802
-    """The treatment of a node between QuantizeLinear and DequantizeLinear."""
-    if not node.op_type:
-        raise RecipeError(f"The node {node.name!r} has no op type.")
-    return NodeQuantizer(onnx_quantizer, node, node.op_type)
-
+__getattr__ = elsewhere(__name__)
 
 __all__ = [
     "CommonOpsRegistry",

@@ -10,8 +10,10 @@ import onnx_ir as ir
 from onnx import ModelProto
 
 from octavo.errors import RecipeError
-from octavo.model import io, query, scattered
+from octavo.model.files import io
+from octavo.model.graph import query
 from octavo.model.prepare import PrepareOptions, prepare, shapes
+from octavo.quantization._names import elsewhere
 from octavo.reporting.text import clean
 
 __all__ = ["quant_pre_process"]
@@ -67,10 +69,11 @@ def quant_pre_process(
         _LOG.warning("%s", clean(note, 800))
     model.metadata_props["onnx.quant.pre_process"] = "onnxruntime.quant"
     if save_as_external_data:
-        scattered.save(
+        io.save(
             model,
             output_model_path,
             location=external_data_location,
+            external_data=True,
             least=external_data_size_threshold,
             one_file=all_tensors_to_one_file or external_data_location is not None,
         )
@@ -86,3 +89,6 @@ def _source(given: str | Path | ModelProto | None, older: dict[str, Any]) -> io.
     if found is None:
         raise RecipeError("There is no model to prepare; give input_model.")
     return found
+
+
+__getattr__ = elsewhere(__name__)

@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from octavo.calibration.readers.tensors import read_tensor
 from octavo.core.bounded import read_json
-from octavo.errors import DataError, RecipeError
-from octavo.model import io
-from octavo.quantization._command import add_flag, run
+from octavo.data.readers.tensor_files import read_tensor
+from octavo.errors import DataError
+from octavo.model.files import io
+from octavo.quantization._command import add_flag, exit_code
+from octavo.quantization._errors import OptionError
+from octavo.quantization._names import elsewhere
 from octavo.quantization._readers import CalibrationDataReader
 from octavo.quantization._types import CalibrationMethod, QuantFormat, QuantType
 
@@ -85,11 +87,11 @@ def get_tensor_quant_overrides(file: str | Path | None) -> dict[str, list[dict[s
     try:
         content = read_json(file, _MOST_BYTES)
     except OSError as error:
-        raise RecipeError(f"The overrides {file} can't be read: {error.strerror}.") from error
+        raise OptionError(f"The overrides {file} can't be read: {error.strerror}.") from error
     except ValueError as error:
-        raise RecipeError(f"The overrides {file} are no JSON: {error}.") from error
+        raise OptionError(f"The overrides {file} are not JSON: {error}.") from error
     if not isinstance(content, dict) or not all(_is_list_of_objects(entry) for entry in content.values()):
-        raise RecipeError(f'The overrides {file} have another form than {{"tensor": [{{…}}, …]}}.')
+        raise OptionError(f'The overrides {file} have another form than {{"tensor": [{{…}}, …]}}.')
     return {name: [_override(name, entry) for entry in entries] for name, entries in content.items()}
 
 
@@ -111,7 +113,9 @@ def _override(tensor: str, entry: dict[str, Any]) -> dict[str, Any]:
 def _type(tensor: str, name: Any) -> QuantType:
     kind = _TYPES.get(str(name).lower())
     if kind is None:
-        raise RecipeError(f"{name!r}, the type of {tensor!r}, is none; choose one of {', '.join(_TYPES)}.")
+        raise OptionError(
+            f"{name!r}, the type of {tensor!r}, does not exist; choose one of {', '.join(_TYPES)}."
+        )
     return kind
 
 
@@ -205,12 +209,14 @@ def _axis(op: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise RecipeError(f"The axis of {op} is {text!r}, which is no integer.") from None
+        raise OptionError(f"The axis of {op} is {text!r}, which is not an integer.") from None
 
 
-def _work(options: argparse.Namespace) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Quantize as the arguments say, by default those of the command line."""
     from octavo.quantization.quantize import quantize_static
 
+    options = parse_arguments(arguments)
     quantize_static(
         options.input_model_path,
         options.output_quantized_model_path,
@@ -226,10 +232,8 @@ def _work(options: argparse.Namespace) -> None:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Quantize; returns the exit code."""
-    return run(parser(), _work, arguments)
+__getattr__ = elsewhere(__name__)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main, parser().prog))

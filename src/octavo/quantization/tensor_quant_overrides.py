@@ -1,4 +1,4 @@
-"""``TensorQuantOverrides``: settings for single tensors, as stock spells them, and what they mean here."""
+"""``TensorQuantOverrides``: settings for single tensors, in stock's form, and what they mean here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import onnx
 
+from octavo.quantization import _overrides
+from octavo.quantization._names import elsewhere
 from octavo.quantization._overrides_check import problem
 from octavo.quantization._types import QuantType
 
@@ -90,7 +92,7 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
             return default_val
         if self.has_per_channel_overrides(tensor_name):
             raise ValueError(
-                f"The overrides of {tensor_name!r} are per channel, and per tensor ones were asked for."
+                f"The overrides of {tensor_name!r} are per channel, and those per tensor were requested."
             )
         return found[0]
 
@@ -103,16 +105,14 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
             return default_val
         if not self.has_per_channel_overrides(tensor_name):
             raise ValueError(
-                f"The overrides of {tensor_name!r} are per tensor, and per channel ones were asked for."
+                f"The overrides of {tensor_name!r} are per tensor, and those per channel were requested."
             )
         return found
 
     def get_quant_types(self) -> set[QuantType]:
         """All types that are named, also those of conversions."""
         if self.quant_types is None:
-            dicts = [d for found in self.overrides.values() for d in found or ()]
-            dicts += [d["convert"] for d in dicts if d.get("convert")]
-            self.quant_types = {d["quant_type"] for d in dicts if "quant_type" in d}
+            self.quant_types = _overrides.types(self.overrides)
         return self.quant_types
 
     def is_valid(
@@ -135,19 +135,18 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
         channels: list[int] | None = None,
         overwrite: bool = True,
     ) -> bool:
-        """Change the settings of a tensor, or of some of its channels; whether anything changed."""
-        if not new_vals:
+        """Change the settings of a tensor, or of some of its channels, as a whole or not at all.
+
+        Return whether it was done: not where ``overwrite`` is off and one of the keys has a value.
+        """
+        entries = self.overrides.get(tensor_name) or [{}]
+        meant = [entry for i, entry in enumerate(entries) if channels is None or i in channels]
+        if not new_vals or (not overwrite and any(new_vals.keys() & entry.keys() for entry in meant)):
             return False
-        entries = self.overrides.setdefault(tensor_name, [{}])
-        changed = False
-        for channel in channels if channels is not None else range(len(entries)):
-            entries.extend({} for _ in range(channel + 1 - len(entries)))
-            for key, value in new_vals.items():
-                if overwrite or key not in entries[channel]:
-                    changed = changed or entries[channel].get(key) != value
-                    entries[channel][key] = value
-        self.quant_types = None
-        return changed
+        for entry in meant:
+            entry.update(new_vals)
+        self[tensor_name] = entries
+        return True
 
     def get_node_output_qtype_info(
         self, output_name: str, default_qtype: QuantType | None, default_symmetric: bool | None = None
@@ -218,3 +217,5 @@ def _plain(value: Any) -> Any:
 
 
 __all__ = ["QuantTypeInfo", "TensorQuantOverridesHelper"]
+
+__getattr__ = elsewhere(__name__)

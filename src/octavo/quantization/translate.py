@@ -1,22 +1,23 @@
 """From the arguments and options of stock to a recipe: one table from option to recipe change.
 
-Nothing is computed here. An option is a row of :data:`OPTIONS`; a key that has no row is an error.
+Nothing is computed here. An option is a row of :data:`OPTIONS`; a key that has no row gets a warning.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qtypes import UINT8, QType
-from octavo.core.recipe import DynamicScheme, Listing, Override, Placement, Recipe, Spelling, Style
+from octavo.core.recipe import DynamicScheme, Listing, Override, Placement, Recipe, Style, WriteOptions
 from octavo.core.scheme import Scheme
 from octavo.errors import closest
 from octavo.quantization import _overrides
-from octavo.quantization._errors import OptionError
-from octavo.quantization._types import CalibrationMethod, QuantFormat, QuantType
+from octavo.quantization._errors import OptionError, QuantizationWarning
+from octavo.quantization._types import CalibrationMethod, QuantType
 
 MS = "com.microsoft"
 
@@ -38,6 +39,8 @@ class Names:
     readers: Mapping[str, Iterable[str]] = field(default_factory=dict)
     sigmoids: tuple[str, ...] = ()  # what Sigmoid nodes make
     stored: frozenset[str] = frozenset()  # initializers
+    outputs: frozenset[str] = frozenset()  # of the graph
+    inner: Mapping[str, str] = field(default_factory=dict)  # inputs and outputs → the same in float32
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,9 @@ class Settings:
         """A copy with the placement changed."""
         return self.but(listing=replace(self.recipe.listing, **changes))
 
-    def spelling(self, **changes: Any) -> Settings:
-        """A copy with the spelling changed."""
-        return self.but(spelling=replace(self.recipe.spelling, **changes))
+    def writing(self, **changes: Any) -> Settings:
+        """A copy with the options of writing changed."""
+        return self.but(writing=replace(self.recipe.writing, **changes))
 
     def activations(self, **changes: Any) -> Settings:
         """A copy with the scheme of activations changed, where they have one."""
@@ -107,7 +110,8 @@ class Option:
 def _overridden(settings: Settings, raw: Any) -> Settings:
     if not isinstance(raw, Mapping):
         raise OptionError("TensorQuantOverrides is a dict from tensor name to a list of dicts.")
-    made = _overrides.overrides(raw, settings.names.readers, settings.names.stored)
+    raw = {settings.names.inner.get(tensor, tensor): found for tensor, found in raw.items()}
+    made = _overrides.overrides(raw, settings.names)
     settings = replace(settings, raw_overrides=raw)
     return settings.but(overrides=(*settings.recipe.overrides, *made))
 
@@ -122,7 +126,7 @@ def _nnapi_sigmoid(settings: Settings, on: Any) -> Settings:
 def _blocked(settings: Settings, size: Any) -> Settings:
     if not size or settings.recipe.style is not Style.QDQ:
         return settings
-    return settings.weights(granularity=PerBlock(int(size)))
+    return settings.weights(granularity=PerBlock(int(size))).listing(unfused_blocks=True)
 
 
 def _strided(settings: Settings, stride: Any) -> Settings:
@@ -132,7 +136,7 @@ def _strided(settings: Settings, stride: Any) -> Settings:
 
 
 def _smooth(settings: Settings, **changes: Any) -> Settings:
-    """The recipe with the step, if it is asked for; only ranges that are measured gain by it."""
+    """The recipe with the step, where it is requested; only ranges that are measured gain by it."""
     smoothing = replace(settings.smoothing, **changes)
     steps = smoothing.steps if settings.recipe.is_static else ()
     return replace(settings, smoothing=smoothing).but(steps=steps)
@@ -151,7 +155,7 @@ def _symmetric_ranges(settings: Settings, on: Any) -> Settings:
     if on is None:
         return settings
     settings = settings.calibrated(symmetric=bool(on))
-    return settings.but(absorb_activations=False) if on else settings
+    return settings.but(fuse_clamps=False) if on else settings
 
 
 def _moving_average(settings: Settings, on: Any) -> Settings:
@@ -190,22 +194,20 @@ OPTIONS: dict[str, Option] = {
     ),
     "extra.Sigmoid.nnapi": Option(False, "overrides of the results of Sigmoid", _nnapi_sigmoid),
     "AddQDQPairToWeight": Option(
-        False, "spelling: {float_weights: true}", lambda s, v: s.spelling(float_weights=bool(v))
+        False, "writing: {float_weights: true}", lambda s, v: s.writing(float_weights=bool(v))
     ),
     "QuantizeBias": Option(True, "quantize_bias", lambda s, v: s.but(quantize_bias=bool(v))),
     "OpTypesToExcludeOutputQuantization": Option(
         [], "listing: {float_outputs: […]}", lambda s, v: s.listing(float_outputs=tuple(v or ()))
     ),
     "DedicatedQDQPair": Option(
-        False, "spelling: {dedicated: true}", lambda s, v: s.spelling(dedicated=bool(v))
+        False, "writing: {dedicated: true}", lambda s, v: s.writing(dedicated=bool(v))
     ),
     "QDQOpTypePerChannelSupportToAxis": Option({}, "listing: {channel_axes: …}", _channel_axes),
     "UseQDQContribOps": Option(
-        False, "spelling: {domain: com.microsoft}", lambda s, v: s.spelling(domain=MS) if v else s
+        False, "writing: {domain: com.microsoft}", lambda s, v: s.writing(domain=MS) if v else s
     ),
-    "QDQKeepRemovableActivations": Option(
-        False, "absorb_activations: false", lambda s, v: s.but(absorb_activations=not v)
-    ),
+    "QDQKeepRemovableActivations": Option(False, "fuse_clamps: false", lambda s, v: s.but(fuse_clamps=not v)),
     "QDQDisableWeightAdjustForInt32Bias": Option(
         False, "listing: {room_for_biases: false}", lambda s, v: s.listing(room_for_biases=not v)
     ),
@@ -232,21 +234,32 @@ OPTIONS: dict[str, Option] = {
 
 
 def with_options(settings: Settings, options: Mapping[str, Any] | None) -> Settings:
-    """The settings under the caller's ``extra_options``, which stay as they are."""
+    """Return the settings under the caller's ``extra_options``, which stay as they are."""
     for key, value in (options or {}).items():
-        if key not in OPTIONS:
-            raise OptionError(
-                f"extra_options has no key {key!r}{closest(str(key), OPTIONS) or '.'}"
-                f" Known: {', '.join(OPTIONS)}."
-            )
-        settings = OPTIONS[key].change(settings, value)
+        if key in OPTIONS:
+            settings = OPTIONS[key].change(settings, value)
     return settings
+
+
+def warn_of_unknown(
+    options: Mapping[str, Any] | None, known: Iterable[str] = OPTIONS, *, stacklevel: int
+) -> None:
+    """Warn of each key that no option has; it changes nothing."""
+    for key in options or ():
+        if key not in known:
+            near = closest(str(key), known) or f". The keys are: {', '.join(known)}."
+            warnings.warn(
+                f"extra_options has no key {key!r}, and it is ignored{near}",
+                QuantizationWarning,
+                stacklevel=stacklevel + 1,
+            )
 
 
 @dataclass(frozen=True)
 class Request:
     """The arguments that static and dynamic quantization share."""
 
+    style: Style = Style.QDQ
     activation_type: QuantType = QuantType.QUInt8
     weight_type: QuantType = QuantType.QInt8
     per_channel: bool = False
@@ -256,30 +269,32 @@ class Request:
     nodes_to_exclude: tuple[str, ...] = ()
     options: Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        if self.style is Style.INTEGER and "MatMul" in self.op_types:  # a Gemm is written as MatMul and Add
+            object.__setattr__(self, "op_types", (*self.op_types, "Gemm"))
 
-def static(request: Request, style: QuantFormat, calibration: Calibration, names: Names) -> Settings:
-    """What ``quantize_static`` asks for."""
-    qdq = style is QuantFormat.QDQ
+
+NO_NAMES, BY_EXTREMES = Names(), Calibration()
+
+
+def settings(request: Request, names: Names = NO_NAMES, calibration: Calibration = BY_EXTREMES) -> Settings:
+    """Return what a call requests, with its options applied."""
+    wanted = tuple(n for n in request.nodes_to_quantize if n in names.nodes)  # as stock does
+    nothing = bool(request.nodes_to_quantize) and not wanted
+    kind = request.activation_type.qtype
+    dynamic = request.style is Style.INTEGER
     recipe = Recipe(
         weights=_weights(request),
-        activations=Scheme(request.activation_type.qtype, symmetric=request.activation_type.qtype.is_float),
-        style=Style.QDQ if qdq else Style.QOPERATOR,
-        listing=Listing(symmetric_channels=qdq),
-        **_common(request, names),
+        activations=DynamicScheme(UINT8) if dynamic else Scheme(kind, symmetric=kind.is_float),
+        style=request.style,
+        listing=Listing(symmetric_channels=request.style is Style.QDQ),
+        placement=Placement.LISTED,
+        op_types=() if nothing else request.op_types,
+        include=wanted,
+        exclude=tuple(n for n in request.nodes_to_exclude if n in names.nodes),
+        writing=WriteOptions(explicit=True),
     )
     return with_options(Settings(recipe, calibration, names=names), request.options)
-
-
-def dynamic(request: Request, names: Names) -> Settings:
-    """What ``quantize_dynamic`` asks for."""
-    recipe = Recipe(
-        weights=_weights(request),
-        activations=DynamicScheme(UINT8),
-        style=Style.INTEGER,
-        listing=Listing(constant_weights_only=True),
-        **_common(request, names),
-    )
-    return with_options(Settings(recipe, names=names), request.options)
 
 
 def _weights(request: Request) -> Scheme:
@@ -291,16 +306,3 @@ def _weights(request: Request) -> Scheme:
         symmetric=kind.symmetric_by_default,
         reduce_range=request.reduce_range and not kind.is_float,
     )
-
-
-def _common(request: Request, names: Names) -> dict[str, Any]:
-    """Where to quantize; names that the model does not have are left out, as in stock."""
-    wanted = tuple(n for n in request.nodes_to_quantize if n in names.nodes)
-    nothing = bool(request.nodes_to_quantize) and not wanted
-    return {
-        "placement": Placement.LISTED,
-        "op_types": () if nothing else request.op_types,
-        "include": wanted,
-        "exclude": tuple(n for n in request.nodes_to_exclude if n in names.nodes),
-        "spelling": Spelling(explicit=True),
-    }

@@ -1,4 +1,4 @@
-"""What a run did, in a few lines: what is quantized, what stayed float and why, sizes, and types made."""
+"""What a run did, in a few lines: what is quantized, what is kept in float and why, sizes and types."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.core.granularity import Granularity, PerBlock, PerChannel
-from octavo.core.plan import Bounded, Constant, Dynamic, Fixed, Key, Measured, Plan, Shared, Skipped
+from octavo.core.plan import (
+    Bounded,
+    Constant,
+    Dynamic,
+    Fixed,
+    HalfCompute,
+    HalfStorage,
+    Key,
+    Measured,
+    Plan,
+    Shared,
+    Skipped,
+)
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import QType
 from octavo.core.recipe import DynamicScheme, Recipe
 from octavo.core.scheme import Scheme
-from octavo.reporting.text import clean, many, markdown_table, size, some, tally
+from octavo.reporting.text import clean, escaped, many, markdown_table, notes_markdown, size, some, tally
 
-MOST_REASONS = 15  # lines of reasons before the rest is only counted
+_LISTED_REASONS = 15  # for keeping nodes in float; the nodes of further reasons are only counted
 
 
 class Outcome(Protocol):
@@ -24,37 +36,31 @@ class Outcome(Protocol):
     @property
     def plan(self) -> Plan:
         """What was decided."""
-        ...
 
     @property
     def params(self) -> Mapping[Key, QParams]:
         """Scales and zero points."""
-        ...
 
     @property
     def recipe(self) -> Recipe | None:
-        """What was asked for; None where a plan was carried out."""
-        ...
+        """What was requested; None where a plan was carried out."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """Remarks of the run."""
-        ...
+        """Remarks on the run."""
 
     @property
     def float_bytes(self) -> int:
         """The size of the float model."""
-        ...
 
     @property
     def bytes(self) -> int:
         """The size of the quantized model."""
-        ...
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Nodes that stay float for the same reason."""
+    """Nodes that are kept in float for the same reason."""
 
     reason: str
     op_types: Counter[str]
@@ -62,7 +68,7 @@ class Kept:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of nodes."""
         return len(self.nodes)
 
     def __str__(self) -> str:
@@ -70,7 +76,7 @@ class Kept:
 
 
 def kept_float(skipped: Iterable[Skipped]) -> list[Kept]:
-    """What stays float, by reason, the most frequent first."""
+    """Return what is kept in float, by reason, the most frequent first."""
     groups: dict[str, list[Skipped]] = {}
     for node in skipped:
         groups.setdefault(node.reason, []).append(node)
@@ -81,8 +87,8 @@ def kept_float(skipped: Iterable[Skipped]) -> list[Kept]:
     return sorted(kept, key=lambda group: (-group.count, group.reason))
 
 
-def spelled(qtype: QType, granularity: Granularity) -> str:
-    """``uint8``, ``int8/channel``, ``int4/block:32``: the axis is left out."""
+def type_text(qtype: QType, granularity: Granularity) -> str:
+    """Return a type with its granularity: ``uint8``, ``int8/channel``, ``int4/block:32``."""
     match granularity:
         case PerChannel():
             return f"{qtype}/channel"
@@ -93,71 +99,75 @@ def spelled(qtype: QType, granularity: Granularity) -> str:
 
 
 def scheme_text(scheme: Scheme | DynamicScheme | None) -> str:
-    """The type and granularity that a recipe asks for."""
+    """Return the type and granularity that a recipe requests."""
     match scheme:
         case Scheme():
-            return spelled(scheme.qtype, scheme.granularity)
+            return type_text(scheme.qtype, scheme.granularity)
         case DynamicScheme():
             return f"dynamic {scheme.qtype}"
         case None:
             return "float"
 
 
-def produced(plan: Plan, params: Mapping[Key, QParams] | None = None) -> tuple[Counter[str], Counter[str]]:
-    """The types of activations and of weights, counted; biases follow from both and are left out.
+def type_words(text: str) -> str:
+    """Return a type in words: ``int8 per channel`` for ``int8/channel``."""
+    name, _, granularity = text.partition("/")
+    if granularity.startswith("block:"):
+        return f"{name} per block of {granularity.removeprefix('block:')}"
+    return f"{name} per {granularity}" if granularity else name
 
-    With parameters these are what was made, without them what is planned.
+
+def produced(plan: Plan, params: Mapping[Key, QParams] | None = None) -> tuple[Counter[str], Counter[str]]:
+    """Count the types of activations and of weights; biases follow from both and are left out.
+
+    With parameters these are the actual types, without them the planned ones.
     """
-    made = params or {}
+    actual = params or {}
     activations: Counter[str] = Counter()
     weights: Counter[str] = Counter()
     for key, entry in plan.entries.items():
-        found = made.get(key)
+        found = actual.get(key)
         match entry:
             case Constant(scheme=scheme):
-                weights[_made(found, scheme)] += 1
+                weights[_actual(found, scheme)] += 1
             case Measured(scheme=scheme) | Bounded(scheme=scheme) | Fixed(scheme=scheme):
-                activations[_made(found, scheme)] += 1
+                activations[_actual(found, scheme)] += 1
             case Dynamic(qtype):
                 activations[f"dynamic {qtype}"] += 1
             case Shared():
                 root = plan.entries.get(plan.root(key))
                 if found is not None and not isinstance(root, Constant):
-                    activations[spelled(found.qtype, found.granularity)] += 1
+                    activations[type_text(found.qtype, found.granularity)] += 1
                 elif isinstance(root, Measured | Bounded | Fixed):
-                    activations[_made(None, root.scheme)] += 1
+                    activations[_actual(None, root.scheme)] += 1
     return activations, weights
 
 
-def _made(params: QParams | None, scheme: Scheme) -> str:
+def _actual(params: QParams | None, scheme: Scheme) -> str:
     if params is not None:
-        return spelled(params.qtype, params.granularity)
-    return spelled(scheme.qtype, scheme.granularity)
+        return type_text(params.qtype, params.granularity)
+    return type_text(scheme.qtype, scheme.granularity)
 
 
-def audit(result: Outcome) -> list[str]:
-    """Lines that set the types that were asked for beside those that were made."""
+def type_lines(result: Outcome) -> list[str]:
+    """Return requested types and how many tensors have them: ``weights: int8 per channel (12 of 12)``."""
     if result.recipe is None:
         return []
     activations, weights = produced(result.plan, result.params)
     lines = []
-    for what, asked, made in (
+    for what, requested, actual in (
         ("weights", scheme_text(result.recipe.weights), weights),
         ("activations", scheme_text(result.recipe.activations), activations),
     ):
-        total = sum(made.values())
-        if not total:
-            continue
-        others = Counter({name: count for name, count in made.items() if name != asked})
-        if others:
-            lines.append(f"{what}: {asked} asked for, made {made[asked]} of {total} so; {tally(others)}")
-        else:
-            lines.append(f"{what}: {asked} asked for, made all {total} so")
+        total = sum(actual.values())
+        others = [f", {type_words(name)} ({count})" for name, count in actual.items() if name != requested]
+        if total:
+            lines.append(f"{what}: {type_words(requested)} ({actual[requested]} of {total}){''.join(others)}")
     return lines
 
 
 def headline(plan: Plan, params: Mapping[Key, QParams] | None = None) -> str:
-    """``53 Conv, 16 Add, 1 Gemm quantized (uint8 × int8/channel, qdq)``."""
+    """Return what is quantized: ``53 Conv, 16 Add, 1 Gemm quantized (uint8 × int8/channel, qdq)``."""
     if not plan.nodes:
         return "nothing quantized"
     activations, weights = produced(plan, params)
@@ -166,82 +176,89 @@ def headline(plan: Plan, params: Mapping[Key, QParams] | None = None) -> str:
 
 
 def sizes(result: Outcome) -> str:
-    """``229 kB → 71.2 kB (0.31 ×)``."""
+    """Return both sizes: ``229 kB → 71.2 kB (0.31 ×)``."""
     ratio = f" ({result.bytes / result.float_bytes:.2f} ×)" if result.float_bytes else ""
     return f"{size(result.float_bytes)} → {size(result.bytes)}{ratio}"
 
 
 def summary(result: Outcome) -> str:
-    """The result in a few lines."""
+    """Return the result in a few lines."""
     plan = result.plan
-    lines = [headline(plan, result.params)]
-    if plan.absorbed:
-        lines.append(absorbed_line(plan))
-    lines += kept_lines(plan)
-    lines += stored_lines(plan)
+    only_half = plan.half is not None and not plan.nodes
+    lines = [] if only_half else [headline(plan, result.params)]
+    if plan.fused:
+        lines.append(fused_line(plan))
+    lines += [] if only_half else kept_lines(plan)
+    lines += [*compressed_lines(plan), *half_lines(plan)]
     lines.append(f"size: {sizes(result)}")
-    lines += audit(result)
+    lines += type_lines(result)
     lines += [f"note: {clean(note, 600)}" for note in dict.fromkeys((*plan.notes, *result.notes))]
     return "\n".join(lines)
 
 
-def absorbed_line(plan: Plan) -> str:
-    """The Relu and Clip nodes that go, because a quantized range has their effect."""
-    return (
-        f"{len(plan.absorbed)} absorbed, as a quantized range cuts off there already: {some(plan.absorbed)}"
-    )
+def fused_line(plan: Plan) -> str:
+    """Return which Relu and Clip nodes are removed, because a quantized range has their effect."""
+    return f"{len(plan.fused)} Relu or Clip fused into the quantized range: {some(plan.fused)}"
 
 
-def stored_lines(plan: Plan) -> list[str]:
-    """``3 weights are stored as int8 and run as float``, where any are."""
-    if not plan.stored:
+def compressed_lines(plan: Plan) -> list[str]:
+    """Return which weights are compressed: ``3 weights compressed to int8, dequantized at load: …``."""
+    if not plan.compressed:
         return []
-    kinds = ", ".join(dict.fromkeys(str(one.scheme.qtype) for one in plan.stored.values()))
-    verbs = "is stored as {} and runs" if len(plan.stored) == 1 else "are stored as {} and run"
-    count = many(len(plan.stored), "weight")
-    return [f"{count} {verbs.format(kinds)} as float: {some(plan.stored)}"]
+    types = ", ".join(dict.fromkeys(str(one.scheme.qtype) for one in plan.compressed.values()))
+    count = many(len(plan.compressed), "weight")
+    return [f"{count} compressed to {types}, dequantized at load: {some(plan.compressed)}"]
+
+
+def half_lines(plan: Plan) -> list[str]:
+    """Return what is in 16-bit floats, and what stays in float32 and why."""
+    match plan.half:
+        case HalfStorage(float_type, weights, kept):
+            line = f"{many(len(weights), 'weight')} stored in {float_type.value}, restored to float32 at load"
+        case HalfCompute(float_type, nodes, kept, _, io):
+            ends = ", inputs and outputs too" if io else ""
+            line = f"{many(len(nodes), 'node')} computed in {float_type.value}{ends}"
+        case None:
+            return []
+    reasons = Counter(kept.values()).most_common(_LISTED_REASONS)
+    listed = [f"  {count} × {reason}" for reason, count in reasons]
+    return [line, *([f"{len(kept)} kept in float32:", *listed] if kept else [])]
 
 
 def kept_lines(plan: Plan) -> list[str]:
-    """``3 kept float:`` and a line for each reason."""
+    """Return ``3 kept in float:`` and a line for each reason."""
     if not plan.skipped:
-        return ["nothing kept float"] if plan.nodes else []
+        return ["nothing kept in float"] if plan.nodes else []
     groups = kept_float(plan.skipped)
     if len(groups) == 1:
-        return [f"{len(plan.skipped)} kept float: {groups[0]}"]
-    lines = [f"{len(plan.skipped)} kept float:", *(f"  {group}" for group in groups[:MOST_REASONS])]
-    if len(groups) > MOST_REASONS:
-        rest = groups[MOST_REASONS:]
+        return [f"{len(plan.skipped)} kept in float: {groups[0]}"]
+    lines = [f"{len(plan.skipped)} kept in float:", *(f"  {group}" for group in groups[:_LISTED_REASONS])]
+    if len(groups) > _LISTED_REASONS:
+        rest = groups[_LISTED_REASONS:]
         lines.append(f"  {sum(group.count for group in rest)} more, for {many(len(rest), 'other reason')}")
     return lines
 
 
 def markdown(result: Outcome, title: str = "Quantization report") -> str:
-    """The result as a page of Markdown."""
+    """Return the result as a page of Markdown."""
     plan = result.plan
     activations, weights = produced(plan, result.params)
     rows = [
         ["quantized", f"{many(len(plan.nodes), 'node')}: {tally(plan.counts()) or 'none'}"],
-        ["absorbed", many(len(plan.absorbed), "node")],
-        ["kept float", many(len(plan.skipped), "node")],
-        *([["stored", stored_lines(plan)[0]]] if plan.stored else []),
+        ["fused", many(len(plan.fused), "node")],
+        ["kept in float", many(len(plan.skipped), "node")],
+        *([["compressed", compressed_lines(plan)[0]]] if plan.compressed else []),
         ["size", sizes(result)],
         ["activations", tally(activations) or "float"],
         ["weights", tally(weights) or "float"],
-        ["style", plan.style.value],
+        ["format", plan.style.value],
     ]
     kept = [
         [group.count, tally(group.op_types), group.reason, some(group.nodes, 10)]
         for group in kept_float(plan.skipped)
     ]
-    notes = list(dict.fromkeys((*plan.notes, *result.notes, *audit(result))))
-    parts = [f"# {_escaped(title)}", markdown_table(rows, ["what", "found"])]
+    notes = dict.fromkeys((*plan.notes, *result.notes, *type_lines(result)))
+    parts = [f"# {escaped(title)}", markdown_table(rows, ["what", "value"])]
     if kept:
-        parts += ["## Kept float", markdown_table(kept, ["nodes", "op types", "reason", "names"])]
-    if notes:
-        parts += ["## Notes", "\n".join(f"- {_escaped(note)}" for note in notes)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return clean(text, 600).replace("<", "&lt;")
+        parts += ["## Kept in float", markdown_table(kept, ["nodes", "op types", "reason", "names"])]
+    return "\n\n".join([*parts, *notes_markdown(notes)]) + "\n"

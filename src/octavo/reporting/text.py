@@ -1,7 +1,7 @@
 """Plain text: safe names, readable sizes and counts, aligned columns.
 
-Names come out of model files, and a model file may come from anybody. ``clean`` takes out what a terminal
-would obey (control characters, escape sequences, marks that turn the writing direction) before one is shown.
+Names come from model files, and a model file may come from anybody. ``clean`` removes what a terminal would
+obey (control characters, escape sequences, marks that turn the writing direction) before a name is shown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 def clean(name: object, limit: int = 200) -> str:
-    """A name on one line, without anything that a terminal would obey; long ones lose their middle."""
+    """Return a name on one line, without anything that a terminal would obey; long ones lose their middle."""
     whole = str(name)
     is_huge = len(whole) > 8 * limit
     text = whole[: 4 * limit] + whole[-4 * limit :] if is_huge else whole
@@ -27,17 +27,17 @@ def clean(name: object, limit: int = 200) -> str:
 
 
 def printable(text: str) -> str:
-    """Text of several lines without control characters other than the line ends."""
+    """Return text of several lines without control characters other than the line ends."""
     return "\n".join(clean(line, limit=1 << 20) for line in text.split("\n"))
 
 
 def one_line(message: object) -> str:
-    """A message as one line."""
+    """Return a message as one line."""
     return clean(" ".join(str(message).split()), limit=4000)
 
 
 def size(count: int) -> str:
-    """Bytes as people write them: 229 kB, 97.8 MB."""
+    """Return bytes as people write them: 229 kB, 97.8 MB."""
     if abs(count) < 1000:
         return f"{count} bytes"
     value = float(count)
@@ -49,25 +49,25 @@ def size(count: int) -> str:
 
 
 def many(count: int, noun: str, plural: str = "") -> str:
-    """``1 node``, ``2 nodes``."""
+    """Return a count with its noun: ``1 node``, ``2 nodes``."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def tally(counts: Counter[str]) -> str:
-    """``53 Conv, 16 Add, 1 Gemm``: the most frequent first."""
+    """Return counts, the most frequent first: ``53 Conv, 16 Add, 1 Gemm``."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count} {clean(name)}" for name, count in ordered)
 
 
 def some(names: Iterable[str], limit: int = 3) -> str:
-    """The first few names, and how many more there are."""
+    """Return the first few names, and how many more there are."""
     known = list(names)
     shown = ", ".join(clean(name, 80) or "(no name)" for name in known[:limit])
     return shown if len(known) <= limit else f"{shown} and {len(known) - limit} more"
 
 
 def columns(rows: Sequence[Sequence[object]], head: Sequence[str] = (), indent: str = "") -> str:
-    """Rows as aligned columns; numbers to the right, the last column as long as it likes."""
+    """Return rows as aligned columns, numbers to the right; :mod:`.screen` fits them to a terminal."""
     cells = [[clean(cell) for cell in row] for row in rows]
     if not cells:
         return ""
@@ -87,9 +87,20 @@ def columns(rows: Sequence[Sequence[object]], head: Sequence[str] = (), indent: 
 
 
 def markdown_table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> str:
-    """Rows as a table in Markdown."""
+    """Return rows as a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def escaped(text: object) -> str:
+    """Return a line of Markdown in which nothing is markup."""
+    return clean(text, 600).replace("<", "&lt;")
+
+
+def notes_markdown(notes: Iterable[object]) -> list[str]:
+    """Return the section of notes for a page of Markdown; empty without notes."""
+    lines = [f"- {escaped(note)}" for note in notes]
+    return ["## Notes", "\n".join(lines)] if lines else []
 
 
 def _cell(value: object) -> str:

@@ -1,32 +1,23 @@
 """Datasheets of the runtimes that a model can be quantized for, found by name."""
 
+from octavo.core.registry import load_entry
 from octavo.errors import RecipeError, closest
-from octavo.targets.openvino import OPENVINO
-from octavo.targets.ort_cpu import ORT_CPU
-from octavo.targets.ort_cpu_arm64 import ORT_CPU_ARM64
-from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
-from octavo.targets.ort_cpu_vnni import ORT_CPU_VNNI
-from octavo.targets.ort_cuda import ORT_CUDA
-from octavo.targets.portable import PORTABLE
-from octavo.targets.qnn import QNN
 from octavo.targets.target import Target
-from octavo.targets.tensorrt import TENSORRT
-from octavo.targets.web import WEB
 
+_SHEETS = (  # module of octavo.targets and constant, in the order in which they are listed
+    "ort_cpu:ORT_CPU",
+    "ort_cpu_vnni:ORT_CPU_VNNI",
+    "ort_cpu_avx2:ORT_CPU_AVX2",
+    "ort_cpu_arm64:ORT_CPU_ARM64",
+    "ort_cuda:ORT_CUDA",
+    "tensorrt:TENSORRT",
+    "qnn:QNN",
+    "openvino:OPENVINO",
+    "web:WEB",
+    "portable:PORTABLE",
+)
 TARGETS: dict[str, Target] = {
-    sheet.name: sheet
-    for sheet in (
-        ORT_CPU,
-        ORT_CPU_VNNI,
-        ORT_CPU_AVX2,
-        ORT_CPU_ARM64,
-        ORT_CUDA,
-        TENSORRT,
-        QNN,
-        OPENVINO,
-        WEB,
-        PORTABLE,
-    )
+    sheet.name: sheet for sheet in (load_entry("octavo.targets", line) for line in _SHEETS)
 }
 
 
@@ -35,7 +26,9 @@ def target(name: str | Target) -> Target:
     if isinstance(name, Target):
         return name
     if name not in TARGETS:
-        raise RecipeError(f"{name!r} is no target{closest(name, TARGETS)} Known: {', '.join(TARGETS)}.")
+        raise RecipeError(
+            f"{name!r} is not a target{closest(name, TARGETS) or '.'} Known: {', '.join(TARGETS)}."
+        )
     return TARGETS[name]
 
 

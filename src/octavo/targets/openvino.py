@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from octavo.core.granularity import PerChannel
 from octavo.core.qtypes import INT8
-from octavo.core.recipe import W8A8, Recipe, Style
+from octavo.core.recipe import Recipe, Style
 from octavo.core.scheme import Scheme
+from octavo.targets.defaults import STATIC
 from octavo.targets.ort_cpu_vnni import ORT_CPU_VNNI
 
 _NO_DATA = Recipe(
@@ -21,7 +22,7 @@ OPENVINO = replace(
     styles=(Style.QDQ,),
     activation_types=("uint8", "int8"),
     weight_types=("int8", "uint8", "int4", "uint4"),
-    static_recipe=W8A8.but(target="openvino", quantize_bias=False, quantize_embeddings=False),
+    static_recipe=STATIC.but(target="openvino", quantize_bias=False, quantize_embeddings=False),
     dynamic_recipe=_NO_DATA,
     dynamic_products=frozenset(),
     products=frozenset({"Conv", "Gemm", "MatMul"}),
@@ -47,6 +48,7 @@ OPENVINO = replace(
     rewrites=False,
     slow_activations={},
     slow_weights={},
+    computes_in=("float16",),
     limits=(
         "both inputs of a product are quantized, or it runs in float",
         "weights are symmetric int8: a zero point costs a correction term for each result",

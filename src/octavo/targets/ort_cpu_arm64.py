@@ -3,15 +3,16 @@
 from dataclasses import replace
 
 from octavo.core.qtypes import INT8
-from octavo.core.recipe import W8, W8A8, DynamicScheme
+from octavo.core.recipe import W8, DynamicScheme
 from octavo.core.scheme import Scheme
+from octavo.targets.defaults import STATIC
 from octavo.targets.ort_cpu_vnni import FLOOR, HARD_SWISH, MANY, ORT_CPU_VNNI
 
 ORT_CPU_ARM64 = replace(
     ORT_CPU_VNNI,
     name="ort-cpu-arm64",
     summary="ONNX Runtime, CPU provider, 64-bit ARM: int8 activations, int8 weights per channel, QDQ",
-    static_recipe=W8A8.but(activations=Scheme(INT8), target="ort-cpu-arm64"),
+    static_recipe=STATIC.but(activations=Scheme(INT8), target="ort-cpu-arm64"),
     dynamic_recipe=W8.but(activations=DynamicScheme(), target="ort-cpu-arm64"),
     runs_here=False,
     softmax_floored=False,

@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 
-from octavo.core.recipe import W8, W8A8
+from octavo.core.recipe import W8
+from octavo.targets.defaults import STATIC
 from octavo.targets.ort_cpu_vnni import ORT_CPU_VNNI
 
 ORT_CPU_AVX2 = replace(
     ORT_CPU_VNNI,
     name="ort-cpu-avx2",
     summary="ONNX Runtime, CPU provider, x86-64 without VNNI: as ort-cpu-vnni, with weights in 7 bits",
-    static_recipe=W8A8.but(weights=W8A8.weights.but(reduce_range=True), target="ort-cpu-avx2"),
+    static_recipe=STATIC.but(weights=STATIC.weights.but(reduce_range=True), target="ort-cpu-avx2"),
     dynamic_recipe=W8.but(weights=W8.weights.but(reduce_range=True), target="ort-cpu-avx2"),
     saturates=True,
     slow_weights={},

@@ -1,6 +1,7 @@
 """ONNX Runtime's CPU provider on x86-64 with VNNI or AMX. Measured with onnxruntime 1.31."""
 
-from octavo.core.recipe import W8, W8A8, Style
+from octavo.core.recipe import W8, Style
+from octavo.targets.defaults import STATIC
 from octavo.targets.target import Target
 
 _SLOW = "its integer kernel is slower than float here"
@@ -28,8 +29,8 @@ ORT_CPU_VNNI = Target(
     summary="ONNX Runtime, CPU provider, x86-64 with VNNI: uint8 activations, int8 weights per channel, QDQ",
     styles=(Style.QDQ, Style.QOPERATOR, Style.INTEGER),
     activation_types=("uint8", "int8", "uint16", "int16", "float8e4m3fn"),
-    weight_types=("int8", "uint8", "int4", "uint4", "int16", "uint16", "float8e4m3fn"),
-    static_recipe=W8A8.but(target="ort-cpu-vnni"),
+    weight_types=("int8", "uint8", "int4", "uint4", "int2", "uint2", "int16", "uint16", "float8e4m3fn"),
+    static_recipe=STATIC.but(target="ort-cpu-vnni"),
     dynamic_recipe=W8.but(target="ort-cpu-vnni"),
     products=frozenset({"Conv", "Gemm", "MatMul", "Attention"}),
     dynamic_products=frozenset({"Gemm", "MatMul", "Attention"}),

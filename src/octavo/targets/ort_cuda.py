@@ -30,6 +30,7 @@ ORT_CUDA = Target(
     granularities=("tensor", "channel", "block"),
     rewrites=False,
     block_ops=frozenset({"MatMul"}),
+    computes_in=("float16", "bfloat16"),
     limits=(
         "QuantizeLinear and DequantizeLinear run as they stand: 8-bit activations make a model slower",
         "int8 and float8 on NVIDIA hardware are for TensorRT: octavo quantize --target tensorrt",

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from octavo.core.recipe import W8, W8A8
+from octavo.core.recipe import W8
+from octavo.targets.defaults import STATIC
 from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
 from octavo.targets.ort_cpu_vnni import HARD_SWISH
 
@@ -10,7 +11,7 @@ PORTABLE = replace(
     ORT_CPU_AVX2,
     name="portable",
     summary="Correct on every CPU: as ort-cpu-avx2, with weights in 7 bits (reduced range)",
-    static_recipe=W8A8.but(weights=W8A8.weights.but(reduce_range=True), target="portable"),
+    static_recipe=STATIC.but(weights=STATIC.weights.but(reduce_range=True), target="portable"),
     dynamic_recipe=W8.but(weights=W8.weights.but(reduce_range=True), target="portable"),
     runs_here=True,
     idle_depthwise=False,

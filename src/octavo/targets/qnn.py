@@ -4,11 +4,13 @@ from octavo.core.granularity import PerChannel
 from octavo.core.qtypes import INT8, UINT8
 from octavo.core.recipe import Placement, Recipe, Style
 from octavo.core.scheme import Scheme
+from octavo.targets.defaults import DEFAULT_STEPS
 from octavo.targets.target import Target
 
 _LEAST = 1e-4
 _CHANNEL = Scheme(INT8, PerChannel(), symmetric=True)
 _STATIC = Recipe(
+    steps=DEFAULT_STEPS,
     weights=_CHANNEL,
     activations=Scheme(UINT8, min_range=_LEAST),
     target="qnn",
@@ -54,6 +56,7 @@ QNN = Target(
     contrib=False,
     keeps_units=False,
     rewrites=False,
+    computes_in=("float16",),
     limits=(
         "activations uint8 or uint16 with one scale a tensor; int8 and int16 activations are not taken",
         "weights of 8 bits; one scale a channel for Conv and ConvTranspose alone, symmetric there",

@@ -58,6 +58,7 @@ class Target:
     refuses: Mapping[str, str] = field(default_factory=dict)  # op → why it has to stay float
     contrib: bool = True  # takes operators of the domain com.microsoft
     newest_opset: int | None = None  # None: what the installed runtime loads
+    computes_in: tuple[str, ...] = ()  # 16-bit float types with kernels of their own; others are stored alone
     # ---- what it makes of it
     keeps_units: bool = True  # runs a pattern such as HardSwish as one float operator, if it is left alone
     kernels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # op → types it has integers for

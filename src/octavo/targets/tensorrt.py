@@ -4,9 +4,11 @@ from octavo.core.granularity import PerBlock, PerChannel
 from octavo.core.qtypes import INT4, INT8
 from octavo.core.recipe import Recipe, Style
 from octavo.core.scheme import Scheme
+from octavo.targets.defaults import DEFAULT_STEPS
 from octavo.targets.target import Target
 
 _STATIC = Recipe(
+    steps=DEFAULT_STEPS,
     weights=Scheme(INT8, PerChannel(), symmetric=True),
     activations=Scheme(INT8, symmetric=True),
     target="tensorrt",
@@ -52,6 +54,7 @@ TENSORRT = Target(
     block_ops=frozenset({"Gemm", "MatMul"}),
     newest_opset=24,
     rewrites=False,
+    computes_in=("float16", "bfloat16"),
     limits=(
         "every zero point is 0: the parser refuses another one, and uint8",
         "activations have one scale a tensor; weights one a channel (int8), one a tensor (float8) or blocks",

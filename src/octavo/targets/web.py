@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from octavo.core.recipe import W8, W8A8
+from octavo.core.recipe import W8
+from octavo.targets.defaults import STATIC
 from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
 from octavo.targets.ort_cpu_vnni import FLOOR, HARD_SWISH, MANY
 
@@ -12,7 +13,7 @@ WEB = replace(
     summary="ONNX Runtime Web, WebAssembly: uint8 activations, int8 weights in 7 bits, QDQ",
     activation_types=("uint8", "int8"),
     weight_types=("int8", "uint8", "int4", "uint4"),
-    static_recipe=W8A8.but(weights=W8A8.weights.but(reduce_range=True), target="web"),
+    static_recipe=STATIC.but(weights=STATIC.weights.but(reduce_range=True), target="web"),
     dynamic_recipe=W8.but(weights=W8.weights.but(reduce_range=True), target="web"),
     runs_here=False,
     softmax_floored=False,

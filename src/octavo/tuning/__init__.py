@@ -4,8 +4,8 @@ Statistics are collected once; every trial reads its ranges off them. Part of th
 what trials are judged on.
 """
 
-from octavo.tuning.exam import Exam
 from octavo.tuning.search import tune
+from octavo.tuning.task_check import TaskCheck
 from octavo.tuning.trial import Demands, Drop, Trial, Tuned
 
-__all__ = ["Demands", "Drop", "Exam", "Trial", "Tuned", "tune"]
+__all__ = ["Demands", "Drop", "TaskCheck", "Trial", "Tuned", "tune"]

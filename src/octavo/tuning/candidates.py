@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from octavo.api import USUAL_STEPS
 from octavo.core.plan import Plan
 from octavo.core.qtypes import INT8
-from octavo.core.recipe import STORED, Recipe
+from octavo.core.recipe import COMPRESSED, Recipe
 from octavo.core.scheme import MinMax, Scheme
-from octavo.model import query
+from octavo.model.graph import query
 from octavo.targets import Target
+from octavo.targets.defaults import DEFAULT_STEPS
 
 REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
 LINEAR = frozenset({"MatMul", "Gemm"})
 FEW, MANY = 3, 16  # convolutions of a graph: with so many the first one may stay float, or the first two
-USUAL = MinMax(average=True)  # one odd sample of a hundred can make ranges five times as wide
+AVERAGED = MinMax(average=True)  # one odd sample of a hundred can make ranges five times as wide
 _SHIFTS = "bias-correction"
 _GROUPS = (
     ("linear layers", frozenset({"MatMul", "Gemm", "Attention"})),
@@ -50,10 +50,10 @@ def static_round(recipe: Recipe, plan: Plan) -> list[Candidate]:
     found = [plain, _with_steps(plain, "static, clipped", ("clip", _SHIFTS))]
     kinds = [node.op_type for node in plan.nodes.values()]
     if sum(kind in LINEAR for kind in kinds) > kinds.count("Conv"):
-        found.append(_with_steps(plain, "static, smoothed", tuple(USUAL_STEPS)))
+        found.append(_with_steps(plain, "static, smoothed", DEFAULT_STEPS))
     if isinstance(recipe.activations, Scheme) and recipe.activations.method == MinMax():
-        usual = replace(plain, recipe=recipe.but(activations=recipe.activations.but(method=USUAL)))
-        found.append(_with_steps(usual, "static, usual ranges", ("clip", _SHIFTS)))
+        averaged = replace(plain, recipe=recipe.but(activations=recipe.activations.but(method=AVERAGED)))
+        found.append(_with_steps(averaged, "static, averaged ranges", ("clip", _SHIFTS)))
     return [*found, _with_steps(plain, "static, repaired", REPAIRS)]
 
 
@@ -70,7 +70,7 @@ def mixed_round(start: Candidate, plan: Plan) -> list[Candidate]:
     if not linear:
         return []
     idea = "linear layers find their ranges while the model runs; all else is static"
-    return [Candidate("mixed", start.recipe.but(at_run_time=linear), idea)]
+    return [Candidate("mixed", start.recipe.but(dynamic_nodes=linear), idea)]
 
 
 def dynamic_round(target: Target, base: Recipe | None) -> list[Candidate]:
@@ -83,27 +83,29 @@ def dynamic_round(target: Target, base: Recipe | None) -> list[Candidate]:
     return [Candidate("dynamic", recipe, "ranges found while the model runs; matrix products alone")]
 
 
-def with_stored(candidate: Candidate) -> Candidate:
-    """The same with the weights that it leaves float stored as int8; what runs is the same."""
-    idea = f"{candidate.idea}; other weights are stored as int8"
-    return Candidate(candidate.name, candidate.recipe.but(stored=INT8), idea)
+def with_rest_compressed(candidate: Candidate) -> Candidate:
+    """The same with the weights that it leaves in float compressed to int8; the kernels are the same."""
+    idea = f"{candidate.idea}; other weights are compressed to int8"
+    return replace(candidate, recipe=candidate.recipe.but(compressed=INT8), idea=idea)
 
 
-def without_stored(candidate: Candidate) -> Candidate:
+def without_compressed(candidate: Candidate) -> Candidate:
     """The same with the weights that it leaves float as they are."""
     return Candidate(
         f"{candidate.name}, other weights float",
-        candidate.recipe.but(stored=None),
+        candidate.recipe.but(compressed=None),
         f"{candidate.idea.partition(';')[0]}; what stays float is as it was",
     )
 
 
-def stored_round(target: Target, base: Recipe) -> list[Candidate]:
-    """Float itself in a smaller file, where the runtime that restores its weights is the one here."""
+def compressed_round(target: Target, base: Recipe) -> list[Candidate]:
+    """The float model in a smaller file, where the runtime that dequantizes its weights is the one here."""
     if not target.runs_here or is_restricted(base):
         return []
-    recipe = STORED.but(target=target.name, exclude=base.exclude)
-    return [Candidate("stored", recipe, "nothing is quantized; weights are stored as int8 and run as float")]
+    recipe = COMPRESSED.but(target=target.name, exclude=base.exclude)
+    return [
+        Candidate("compressed", recipe, "nothing is quantized; weights are compressed to int8, run as float")
+    ]
 
 
 def is_restricted(base: Recipe) -> bool:
@@ -174,6 +176,6 @@ def _without(
     recipe = candidate.recipe
     changed = recipe.but(
         exclude=(*recipe.exclude, *patterns),
-        at_run_time=tuple(name for name in recipe.at_run_time if name not in nodes),
+        dynamic_nodes=tuple(name for name in recipe.dynamic_nodes if name not in nodes),
     )
     return Candidate(f"{candidate.name}, {words} float", changed, f"{why}: {', '.join(patterns)}")

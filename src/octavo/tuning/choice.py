@@ -7,44 +7,91 @@
     t = n / (n + 200) for an agreement that was counted in n places
 
 3 dB weigh as much as 9 % of speed, beyond 30 dB a third of that, beyond 40 dB nothing: nobody sees it. Where
-the best class was compared in many places, that tells what the error does, and decibels say little more: one
-place in a hundred with another class weighs as much as 3 %. Where the places were few it is the other way
-round. A quarter of the bytes weighs as much as half the speed again. So a trial that is a third faster wins
-unless it is some 10 dB or 10 places in a hundred further off. With a limit on what a task may lose fidelity
-is settled, and speed and size alone count. Trials that are as fast as the one with the highest value, as far
-as measuring shows, count as equally fast, and the one that is best in all else is taken; of those that are
-less than 0.015 worse, the one of fewest steps, as each step fits the model to its samples. One that is
-hardly as fast as was demanded, and may be slower, is taken only where no other will do. A trial that only
-stores weights has the speed of float, as it is float that runs; it has to win by a value that is higher by
-0.05. One that leaves a kind of operators float for speed is left aside where it is no faster than the one
-that it was to outrun.
+answers (classes, boxes, characters) were compared in many places, that tells what the error does, and
+decibels say little more: one place in a hundred with another answer weighs as much as 3 %. Where the places
+were few it is the other way round. A quarter of the bytes weighs as much as half the speed again. So a trial
+that is a third faster wins unless it is some 10 dB or 10 places in a hundred further off. With a limit on
+what a task may lose fidelity is settled, and speed and size alone count.
+
+**Doing nothing is a choice too.** The float model, as it is or prepared, has its measured speed, all its
+fidelity and all its bytes. A trial that gains less in speed and size than a quarter of the fidelity that it
+loses is refused: a model of 24 dB that saves 6 % of the bytes is, one that saves half of them is not.
+
+**Noise wins nothing.** A trial counts with the lower end of its interval of speed. Those that can't be told
+apart from the one with the highest value count as equally fast, and the one that is best in all else is
+taken; of those that are less than 0.015 worse, the one of fewest steps, as each step fits the model to its
+samples. One that is hardly as fast as was demanded, and may be slower, is taken only where no other will do.
+A trial that only compresses weights runs the float model's kernels; it has to win by 0.05, as much as two
+sessions of one model may differ in speed. One that leaves a kind of operators in float for speed is left
+aside where it is no faster than the one that it was to outrun.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from octavo.errors import OutputError
-from octavo.evaluation.latency import Ratio
+from octavo.evaluation.timing.latency import Ratio
 from octavo.tuning.trial import ALIKE, UNKNOWN, Demands, Trial
 
-NOISE = 0.1  # and so do those that differ by less than this where their intervals meet
+NOISE = 0.1  # speeds that differ by more are not the same, however wide their intervals
 GOOD, ENOUGH = 30.0, 40.0  # dB beyond which more is worth less, and nothing
 PER_DB, PER_DB_MORE = 0.03, 0.01  # of ln(speed)
 PER_AGREEMENT = 3.0
 FEW_PLACES = 200  # an agreement that was counted in so many places has half its weight
 PER_SIZE = 0.3
+LOSS_BESIDE_FLOAT = 0.25  # beside the float model what is lost weighs less: what meets the floor can be used
 LITTLE = 0.015  # of fidelity and size, half a decibel: what the samples held back do not tell apart
-IDLE = 0.05  # what a trial is worth less that runs float: quantizing is to make a model faster
+IDLE = ALIKE  # what a trial is worth less that runs float: what may be noise between two sessions of it
 
 
 def value(trial: Trial, demands: Demands) -> float:
     """What a trial is worth."""
     rest = closeness(trial) if demands.max_drop is None else 0.0
     idle = IDLE if trial.runs_float else 0.0
-    return math.log(max(speed(trial), 1e-6)) + rest - PER_SIZE * math.log(trial.bytes or 1) - idle
+    return math.log(max(surely(trial), 1e-6)) + rest - PER_SIZE * math.log(trial.bytes or 1) - idle
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The float model: its bytes, and its speed once it is prepared, as a multiple of what it was."""
+
+    bytes: int
+    prepared: Ratio | None = None
+
+    @property
+    def speed(self) -> float:
+        """What the model runs at without being quantized; preparing counts where it surely pays."""
+        gain = self.prepared
+        return gain.value if gain is not None and gain.low > 1 + ALIKE else 1.0
+
+
+def worth(trial: Trial, demands: Demands, unchanged: Unchanged) -> float:
+    """How much more a trial is worth than the float model; what the demands settle does not count."""
+    gain = math.log(max(speed(trial), 1e-6) / unchanged.speed)
+    if demands.min_speed < 1:
+        gain = max(gain, 0.0)
+    if not demands.settles_fidelity:
+        ideal = replace(trial, sqnr_db=ENOUGH, agreement=None if trial.agreement is None else 1.0)
+        gain -= (closeness(ideal) - closeness(trial)) * LOSS_BESIDE_FLOAT
+    return gain + PER_SIZE * math.log(unchanged.bytes / trial.bytes if trial.bytes else 1.0)
+
+
+def missed(trial: Trial, demands: Demands, unchanged: Unchanged | None) -> str | None:
+    """Why a trial can't be chosen: what it misses, or that the float model is worth more; None if it can."""
+    if (reason := demands.missed(trial)) is not None:
+        return reason
+    if trial.speed is None:
+        return "it was not timed before the time was over"
+    if unchanged is None or worth(trial, demands, unchanged) > 0:
+        return None
+    return f"worth less than the float model as it is ({words(trial)}{_size_words(trial)})"
+
+
+def _size_words(trial: Trial) -> str:
+    return f", {trial.size:.2f} × the bytes" if trial.size is not None else ""
 
 
 def closeness(trial: Trial) -> float:
@@ -62,22 +109,36 @@ def standing(trial: Trial) -> float:
     return closeness(trial) - PER_SIZE * math.log(trial.bytes or 1)
 
 
-def pick(trials: Sequence[Trial], demands: Demands) -> tuple[Trial, bool, str]:
+def pick(
+    trials: Sequence[Trial], demands: Demands, unchanged: Unchanged | None = None
+) -> tuple[Trial, bool, str]:
     """The best, whether it meets the demands, and why it is this one."""
-    good = _good(trials, demands)
+    good = _good(trials, demands, unchanged)
     if good:
         first = max(good, key=lambda trial: value(trial, demands))
         rivals = [trial for trial in good if alike(trial, first) and trial.runs_float <= first.runs_float]
         best = _simplest(rivals)
-        return best, True, f"{best.name}: {words(best)}"
+        return best, True, f"{best.name}: {words(best)}{_promise(best)}"
     ran = [trial for trial in trials if trial.error is None]
     if not ran:
         listed = "; ".join(f"{trial.name}: {trial.error}" for trial in trials)
         raise OutputError(f"No way of quantizing the model came out. {listed}")
     faithful = [trial for trial in ran if demands.unfaithful(trial) is None]
     best = max(faithful, key=speed) if faithful else max(ran, key=_nearest)
-    missed = "; ".join(f"{trial.name}: {demands.missed(trial)}" for trial in trials)
-    return best, False, f"nothing meets the demands. {missed}"
+    listed = "; ".join(f"{trial.name}: {missed(trial, demands, unchanged)}" for trial in trials)
+    return best, False, f"nothing meets the demands. {listed}"
+
+
+def _promise(trial: Trial) -> str:
+    """What has to be said of a result that is no faster than float."""
+    if trial.runs_float and speed(trial) < 1 + ALIKE:
+        return (
+            "; it runs as float and is no faster, only smaller: nothing that computes with integers was"
+            " faster than float and close enough to it"
+        )
+    if trial.speed is not None and not trial.speed.is_known:
+        return "; how fast it is could not be measured well on this machine"
+    return ""
 
 
 def _simplest(rivals: Sequence[Trial]) -> Trial:
@@ -87,9 +148,9 @@ def _simplest(rivals: Sequence[Trial]) -> Trial:
     return min(near, key=lambda trial: (len(trial.candidate.recipe.steps), -standing(trial)))
 
 
-def _good(trials: Sequence[Trial], demands: Demands) -> list[Trial]:
+def _good(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged | None) -> list[Trial]:
     """The trials that meet the demands; only those that do not owe it to the noise, if there are any."""
-    good = [trial for trial in trials if demands.missed(trial) is None]
+    good = [trial for trial in trials if missed(trial, demands, unchanged) is None]
     good = [trial for trial in good if not _in_vain(trial, good)]
     return [trial for trial in good if not _is_doubtful(trial, demands)] or good
 
@@ -97,7 +158,7 @@ def _good(trials: Sequence[Trial], demands: Demands) -> list[Trial]:
 def _is_doubtful(trial: Trial, demands: Demands) -> bool:
     """Whether a trial is hardly as fast as was demanded, and may be slower."""
     if trial.runs_float or trial.speed is None:
-        return speed(trial) < demands.min_speed
+        return False
     return speed(trial) < demands.min_speed * (1 + ALIKE) and trial.speed.low < demands.min_speed
 
 
@@ -116,26 +177,46 @@ def alike(trial: Trial, other: Trial) -> bool:
         return True
     if trial.speed is None or other.speed is None or speed(trial) < speed(other) * (1 - NOISE):
         return False
-    return trial.speed.high >= other.speed.low
+    return not trial.speed.differs_from(other.speed)
 
 
-def stored_could_win(trials: Sequence[Trial], demands: Demands, float_bytes: int) -> bool:
-    """Whether float itself with a quarter of its bytes may be worth more than all that meets the demands."""
-    good = _good(trials, demands)
-    best = max(good, key=lambda trial: value(trial, demands), default=None)
+def best_so_far(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged) -> Trial | None:
+    """The trial of the highest value among those that can be chosen."""
+    good = _good(trials, demands, unchanged)
+    return max(good, key=lambda trial: value(trial, demands), default=None)
+
+
+def could_win(
+    hoped: Trial, trials: Sequence[Trial], demands: Demands, unchanged: Unchanged, by: float = 0.0
+) -> bool:
+    """Whether a trial would be worth more than all others if it were exact: then it is worth making."""
+    best = best_so_far(trials, demands, unchanged)
     if best is None or _is_doubtful(best, demands):
         return True
-    same = None if best.agreement is None else 1.0
-    speed_of_float = Ratio(1.0, 1.0, 1.0)
-    hoped = replace(best, speed=speed_of_float, sqnr_db=ENOUGH, agreement=same, bytes=float_bytes // 4)
-    return value(hoped, demands) - IDLE > value(best, demands)
+    answers = best if hoped.agreement is None else hoped
+    same = None if answers.agreement is None else 1.0
+    exact = replace(hoped, sqnr_db=ENOUGH, agreement=same, places=answers.places)
+    return value(exact, demands) > value(best, demands) + by
+
+
+def compressed_could_win(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged) -> bool:
+    """Whether the float model with a quarter of its bytes may be worth more than all that can be chosen."""
+    best = best_so_far(trials, demands, unchanged)
+    if best is None:
+        return True
+    at_speed = Ratio(unchanged.speed, unchanged.speed, unchanged.speed)
+    hoped = replace(best, speed=at_speed, bytes=unchanged.bytes // 4)
+    return could_win(hoped, trials, demands, unchanged, by=IDLE)
 
 
 def speed(trial: Trial) -> float:
-    """Times as fast as float: 1 where float runs, whatever a clock says; 0 where it was not measured."""
-    if trial.speed is None:
-        return 0.0
-    return 1.0 if trial.runs_float else trial.speed.value
+    """Times as fast as float, as measured; 0 where it was not."""
+    return trial.speed.value if trial.speed is not None else 0.0
+
+
+def surely(trial: Trial) -> float:
+    """Times as fast as float at least; 0 where that was not measured."""
+    return trial.speed.low if trial.speed is not None else 0.0
 
 
 def words(trial: Trial) -> str:
@@ -144,5 +225,5 @@ def words(trial: Trial) -> str:
     if trial.sqnr_db is not None:
         told.append(f"{trial.sqnr_db:.1f} dB")
     if trial.score is not None:
-        told.append(f"{trial.score.name} {trial.score.value:.4g} (float {trial.score.float_value:.4g})")
+        told.append(f"{trial.score} (float {trial.score.float_text})")
     return ", ".join(told)

@@ -1,33 +1,38 @@
-"""How close a model's answers are to the float model's, part by part of its outputs.
+"""How close a model's answers are to the float model's: in decibels, part by part, and in what is read.
 
 One figure for all outputs would be that of the largest numbers: boxes of 0 … 640 beside scores of 0 … 1 drown
-them. So each output is judged by itself, and one that holds both kinds side by side is judged as two. The
-worst part counts::
+them. So each output is judged by itself, and one that holds several kinds side by side is judged as several.
+Of the boxes of a detector only those with a score worth reading count; vectors of unit length are compared by
+direction. The worst part counts::
 
     SQNR = 10 · log10( Σ x² / Σ (x − y)² )   over all samples that were held back
 
-Where a part is scores, the share of places with the same best class is counted as well. A class that is the
-answer nearly everywhere (background, the blank of a text reader) says nothing: places where both models give
-it are left out. So is padding, where an input is a mask that says so: nobody reads what a model makes of it,
-and it may be a third of all places and the loudest of them.
+Where it is known what is read from an output (:mod:`octavo.tuning.heads`), or where it is scores of classes,
+the share of equal answers is counted as well. A class that is the answer nearly everywhere (background, the
+blank of a text reader) says nothing: places where both models give it are left out. So is padding, where an
+input is a mask that says so: nobody reads what a model makes of it, and it may be a third of all places and
+the largest values among them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Answers = Mapping[str, npt.NDArray[Any]]
-F64 = npt.NDArray[np.float64]
+from octavo.core.resampling import sqnr_interval
+from octavo.tuning.heads import F64, MIN_SCORE, Answers, BoxReader, Reader, RowReader, readers_of
 
 _MANY_CLASSES = 8192  # a last axis this long is a vocabulary
 _MASKS = ("attention_mask", "input_mask", "mask")
 _COMMON = 0.5  # a class that is the answer in a larger share of all places says nothing
+_OTHER_SCALE = 16.0  # slices of an output whose largest values differ by more are judged apart
+_COHERENT = 0.8  # share of pixels with their right neighbour's class, where a map is one of classes
 
 
 @dataclass(frozen=True)
@@ -40,11 +45,70 @@ class Part:
     slices: tuple[int, ...] = ()
     classes: int | None = None  # the axis of classes, where it holds scores
     common: int | None = None  # the class that is the answer nearly everywhere
+    unit: bool = False  # vectors that are compared by direction
 
-    def of(self, answers: Answers) -> F64:
+    def of(self, answers: Answers, expected: Answers) -> F64:
         """Its numbers."""
         found = answers[self.output].astype(np.float64)
+        if self.unit:
+            direction: F64 = found / np.maximum(np.linalg.norm(found, axis=-1, keepdims=True), 1e-30)
+            return direction
         return found if self.axis is None else np.take(found, self.slices, axis=self.axis)
+
+
+@dataclass(frozen=True)
+class RowPart:
+    """The rows of an output that are read: those for which the float model's scores stand out."""
+
+    output: str
+    reader: RowReader
+    classes: int | None = None
+
+    @property
+    def label(self) -> str:
+        """How it is called in a report."""
+        return f"{self.output} (rows that are read)"
+
+    def of(self, answers: Answers, expected: Answers) -> F64:
+        """Its numbers."""
+        found = answers[self.output]
+        if found.shape != expected[self.output].shape:
+            return found.astype(np.float64)
+        return found[self.reader.is_read(expected)].astype(np.float64)
+
+
+@dataclass(frozen=True)
+class BoxPart:
+    """The scores of a detector, or its boxes where the float model's scores stand out."""
+
+    reader: BoxReader
+    is_scores: bool
+    classes: int | None = None
+
+    @property
+    def label(self) -> str:
+        """How it is called in a report."""
+        return f"{self.reader.scores} (scores)" if self.is_scores else f"{self.reader.boxes} (boxes)"
+
+    def of(self, answers: Answers, expected: Answers) -> F64:
+        """Its numbers."""
+        found = []
+        for row in range(len(answers[self.reader.boxes])):
+            boxes, scores = self.reader.table(answers, row)
+            read = self.reader.table(expected, row)[1].max(axis=1) >= MIN_SCORE
+            found.append(scores if self.is_scores else boxes[read] if len(read) == len(boxes) else boxes)
+        return np.concatenate(found)
+
+
+AnyPart: TypeAlias = Part | RowPart | BoxPart
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What the outputs of a model are made of, and what is read from them."""
+
+    parts: tuple[AnyPart, ...]
+    readers: tuple[Reader, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,8 +117,8 @@ class Tally:
 
     signal: float = 0.0
     noise: float = 0.0
-    same: int = 0
-    places: int = 0
+    same: float = 0.0
+    places: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -80,24 +144,74 @@ class Fidelity:
     agreement: float | None
     parts: Mapping[str, float]
     places: int = 0  # that the agreement was counted in
+    sqnr_interval: tuple[float, float] | None = None  # 95 %, over resampled samples
 
 
-def parts_of(answers: Sequence[Answers]) -> tuple[Part, ...]:
-    """What the outputs of a float model are made of, from some of its answers."""
-    found: list[Part] = []
-    for name, first in answers[0].items():
-        if first.dtype.kind == "f" and first.size:
-            found.extend(_parts(name, [one[name].astype(np.float64) for one in answers]))
-    return tuple(found)
+def outputs_of(answers: Sequence[Answers], inputs: Answers | None = None) -> Outputs:
+    """What the outputs of a float model are made of, by some of its answers and one sample of its inputs."""
+    readers = readers_of(answers, inputs)
+    read = {name for reader in readers for name in reader.outputs}
+    kinds: dict[str, list[F64]] = {
+        name: [one[name].astype(np.float64) for one in answers]
+        for name, first in answers[0].items()
+        if first.dtype.kind == "f" and first.size
+    }
+    found: list[AnyPart] = []
+    for reader in readers:
+        if isinstance(reader, BoxReader) and not reader.is_final:
+            found += [BoxPart(reader, is_scores=True), BoxPart(reader, is_scores=False)]
+            if reader.stop is not None:
+                axis = 2 if reader.rows_first else 1
+                extra = tuple(range(reader.stop, answers[0][reader.boxes].shape[axis]))
+                found.append(Part(reader.boxes, f"{reader.boxes} (the rest)", axis, extra))
+    decided = any(seen[0].ndim == 2 and _is_distribution(seen) for seen in kinds.values())
+    channels = {array.shape[1] for array in (inputs or {}).values() if array.ndim == 4}
+    for name, seen in kinds.items():
+        rows = _rows_read(seen, readers)
+        if name not in read and rows is not None:
+            found.append(RowPart(name, rows))
+        elif not any(isinstance(part, BoxPart) and name in part.reader.outputs for part in found):
+            found.extend(_parts(name, seen, name in read, decided, channels))
+    return Outputs(tuple(found), readers)
 
 
-def _parts(name: str, seen: Sequence[F64]) -> list[Part]:
+def _rows_read(seen: Sequence[F64], readers: Sequence[Reader]) -> RowReader | None:
+    """The table of scores that says which rows of an output are read; None if there is none."""
+    for reader in readers:
+        if isinstance(reader, RowReader) and seen[0].ndim == 3 and seen[0].shape[1] == reader.rows:
+            return reader
+    return None
+
+
+def _parts(
+    name: str, seen: Sequence[F64], is_read: bool, decided: bool, channels: Collection[int]
+) -> list[AnyPart]:
     mixed = _mixture(seen)
     if mixed is not None:
         axis, scores, rest = mixed
-        return [Part(name, f"{name} (scores)", axis, scores), Part(name, f"{name} (the rest)", axis, rest)]
-    classes = _classes(seen)
+        groups = _by_scale(seen, axis, rest)
+        labels = ["the rest"] if len(groups) == 1 else [f"the rest, {i + 1}" for i in range(len(groups))]
+        parts: list[AnyPart] = [Part(name, f"{name} (scores)", axis, scores)]
+        return parts + [
+            Part(name, f"{name} ({label})", axis, group) for label, group in zip(labels, groups, strict=True)
+        ]
+    if _is_unit(seen):
+        return [Part(name, name, unit=True)]
+    classes = None if is_read else _classes(seen, decided, channels)
     return [Part(name, name, classes=classes, common=_common(seen, classes))]
+
+
+def _by_scale(seen: Sequence[F64], axis: int, slices: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Slices of an output in groups of like magnitude: an angle beside boxes in pixels is another kind."""
+    others = tuple(i for i in range(seen[0].ndim) if i != axis)
+    peaks = np.max([np.abs(one).max(axis=others) for one in seen], axis=0)
+    order = sorted(slices, key=lambda i: float(peaks[i]))
+    groups: list[list[int]] = [[order[0]]]
+    for before, after in pairwise(order):
+        if peaks[after] > _OTHER_SCALE * max(float(peaks[before]), 1e-30):
+            groups.append([])
+        groups[-1].append(after)
+    return [tuple(sorted(group)) for group in groups]
 
 
 def _mixture(seen: Sequence[F64]) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
@@ -116,34 +230,75 @@ def _mixture(seen: Sequence[F64]) -> tuple[int, tuple[int, ...], tuple[int, ...]
     return None
 
 
-def _classes(seen: Sequence[F64]) -> int | None:
-    """The axis of classes, where an output is scores: logits of a sample, or a distribution a place."""
-    rank, last = seen[0].ndim, seen[0].shape[-1]
-    if rank < 2 or last < 2:
+def _is_distribution(seen: Sequence[F64], axis: int = -1) -> bool:
+    """Whether an axis holds shares that sum to one."""
+    sums = np.concatenate([one.sum(axis=axis).ravel() for one in seen])
+    return bool(np.allclose(sums, 1, atol=1e-2)) and min(float(one.min()) for one in seen) >= 0
+
+
+def _is_unit(seen: Sequence[F64]) -> bool:
+    """Whether an output is vectors of length one, compared by direction; a class that is sure is not."""
+    if seen[0].ndim != 2 or seen[0].shape[-1] < 2 or _is_distribution(seen):
+        return False
+    norms = np.concatenate([np.linalg.norm(one, axis=1) for one in seen])
+    return bool(np.allclose(norms, 1, atol=1e-3))
+
+
+def _classes(seen: Sequence[F64], decided: bool, channels: Collection[int]) -> int | None:
+    """The axis of classes, where an output is scores: of a sample, of a place or of a pixel.
+
+    Beside an output that is a distribution (``decided``) other numbers of a sample are no classes. Of a map
+    the argmax has to be of one piece, and it must not be an image: as many ``channels`` as an input has.
+    """
+    rank, shape = seen[0].ndim, seen[0].shape
+    if rank < 2 or shape[-1] < 2:
         return None
     if rank == 2:
-        norms = np.concatenate([np.linalg.norm(one, axis=1) for one in seen])
-        unit = bool(np.allclose(norms, 1, atol=1e-3)) and min(float(one.min()) for one in seen) < 0
-        return None if unit else 1
-    sums = np.concatenate([one.sum(axis=-1).ravel() for one in seen])
-    distribution = bool(np.allclose(sums, 1, atol=1e-2)) and min(float(one.min()) for one in seen) >= 0
-    return rank - 1 if distribution or last > _MANY_CLASSES else None
+        return None if decided and not _is_distribution(seen) else 1
+    if rank == 4 and shape[1] > 1 and min(shape[2:]) > 1 and shape[1] not in channels:
+        return 1 if _is_distribution(seen, axis=1) or _is_coherent(seen) else None
+    return rank - 1 if _is_distribution(seen) or shape[-1] > _MANY_CLASSES else None
+
+
+def _is_coherent(seen: Sequence[F64]) -> bool:
+    """Whether the best classes of a map form regions, of more than one class."""
+    best = [one.argmax(axis=1) for one in seen]
+    alike = [float(np.mean(one[..., 1:] == one[..., :-1])) for one in best]
+    kinds = np.unique(np.concatenate([one.ravel() for one in best]))
+    return float(np.mean(alike)) >= _COHERENT and len(kinds) > 1
 
 
 def _common(seen: Sequence[F64], classes: int | None) -> int | None:
-    if classes is None or seen[0].ndim < 3:
+    if classes is None:
         return None
     best = np.concatenate([one.argmax(axis=classes).ravel() for one in seen])
     kinds, counts = np.unique(best, return_counts=True)
-    return int(kinds[counts.argmax()]) if counts.max() > _COMMON * len(best) else None
+    least = _COMMON if seen[0].ndim > 2 else 1.0 - 1e-9  # of samples, only a class that all of them have
+    return int(kinds[counts.argmax()]) if counts.max() > least * len(best) and len(best) > 1 else None
 
 
 def tallies(
-    parts: Sequence[Part], expected: Answers, found: Answers, inputs: Answers | None = None
+    outputs: Outputs, expected: Answers, found: Answers, inputs: Answers | None = None
 ) -> tuple[Tally, ...]:
-    """One sample's sums, for each part; with its ``inputs``, over the places that a mask of them leaves."""
+    """One sample's sums, for each part and then for each reader.
+
+    With its ``inputs``, parts are summed over the places that a mask of them leaves.
+    """
     mask = _mask(inputs or {})
-    return tuple(_tally(part, part.of(expected), part.of(found), mask) for part in parts)
+    parts = [
+        _tally(part, part.of(expected, expected), part.of(found, expected), mask) for part in outputs.parts
+    ]
+    return (*parts, *(_read(reader, expected, found) for reader in outputs.readers))
+
+
+def _read(reader: Reader, expected: Answers, found: Answers) -> Tally:
+    """What is read from a sample: how much of it is the same; nothing, where answers are not comparable."""
+    comparable = all(
+        found[name].shape == expected[name].shape and np.isfinite(found[name]).all()
+        for name in reader.outputs
+    )
+    same, places = reader.compare(expected, found if comparable else expected)
+    return Tally(same=same if comparable else 0.0, places=places)
 
 
 def _mask(inputs: Answers) -> npt.NDArray[np.bool_] | None:
@@ -160,7 +315,7 @@ def _mask(inputs: Answers) -> npt.NDArray[np.bool_] | None:
     return None
 
 
-def _tally(part: Part, x: F64, y: F64, mask: npt.NDArray[np.bool_] | None = None) -> Tally:
+def _tally(part: AnyPart, x: F64, y: F64, mask: npt.NDArray[np.bool_] | None = None) -> Tally:
     same = places = 0
     classes = part.classes
     by_place = x.shape == y.shape and x.ndim > 2 and classes in (None, x.ndim - 1)
@@ -170,7 +325,7 @@ def _tally(part: Part, x: F64, y: F64, mask: npt.NDArray[np.bool_] | None = None
     if classes is not None and x.shape == y.shape:
         mine, theirs = x.argmax(axis=classes), y.argmax(axis=classes)
         counts = np.ones(mine.shape, bool)
-        if part.common is not None:
+        if isinstance(part, Part) and part.common is not None:
             counts = (mine != part.common) | (theirs != part.common)
         same, places = int(np.count_nonzero((mine == theirs) & counts)), int(np.count_nonzero(counts))
     if x.shape != y.shape:
@@ -178,14 +333,23 @@ def _tally(part: Part, x: F64, y: F64, mask: npt.NDArray[np.bool_] | None = None
     return Tally(float(np.sum(x * x)), float(np.sum((x - y) ** 2)), same, places)
 
 
-def judged(parts: Sequence[Part], sums: Sequence[Sequence[Tally]]) -> Fidelity:
+def judged(outputs: Outputs, sums: Sequence[Sequence[Tally]]) -> Fidelity:
     """The figures from the sums of all samples, added in the order of the samples."""
-    whole = [sum((row[i] for row in sums), Tally()) for i in range(len(parts))]
-    each = {part.label: tally.decibels for part, tally in zip(parts, whole, strict=True)}
+    count = len(outputs.parts)
+    whole = [sum((row[i] for row in sums), Tally()) for i in range(count + len(outputs.readers))]
+    each = {part.label: tally.decibels for part, tally in zip(outputs.parts, whole, strict=False)}
     places = sum(tally.places for tally in whole)
     return Fidelity(
         min(each.values(), default=math.inf),
         sum(tally.same for tally in whole) / places if places else None,
         each,
-        places,
+        round(places),
+        _sqnr_interval([row[:count] for row in sums]),
     )
+
+
+def _sqnr_interval(sums: Sequence[Sequence[Tally]]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the worst part's SQNR, over resampled samples; None for one sample."""
+    signal = np.array([[tally.signal for tally in row] for row in sums])
+    noise = np.array([[tally.noise for tally in row] for row in sums])
+    return sqnr_interval(signal, noise)

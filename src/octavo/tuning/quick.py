@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
-import numpy as np
-
 from octavo.errors import OctavoError
-from octavo.evaluation.latency import on_first_core, taking_turns
-from octavo.model import io
-from octavo.model.samples import make, specs_of
-from octavo.model.session import Session
+from octavo.model.files import io
+from octavo.model.runtime.samples import make, specs_of
+from octavo.tuning.measure import speeds
 
-ROUNDS, SECONDS = 5, 1.0
+SECONDS = 0.5
 
 
 def quick_speed(model: str | Path, other: str | Path, threads: int | None = None) -> float | None:
     """How many times as fast the other is, on a made-up input; None where that can't be found out."""
     try:
         sample = make(specs_of(io.load(model)), 0, {})
-        config = taking_turns(threads)
-        sessions = [Session.open(path, threads=threads, config=config) for path in (model, other)]
-        for session in sessions:
-            session.run(sample)
-        ratios: list[float] = []
-        end = time.monotonic() + SECONDS
-        with on_first_core(threads):
-            while len(ratios) < ROUNDS or time.monotonic() < end:
-                taken = [_timed(session, sample) for session in sessions]
-                ratios.append(taken[0] / max(taken[1], 1e-12))
+        (found,) = speeds(Path(model), [Path(other)], [sample], threads=threads, seconds=SECONDS)
     except OctavoError:
         return None
-    return float(np.median(ratios))
-
-
-def _timed(session: Session, sample: dict[str, np.ndarray]) -> float:
-    start = time.perf_counter()
-    session.run(sample)
-    return time.perf_counter() - start
+    return found.value if found.is_known else None

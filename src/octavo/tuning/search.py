@@ -6,202 +6,273 @@
           └─ held back ─────────────────────────────────────┘                    stays float, tried again
                                                                                              │
                                                             the best ◄── finalists timed again ◄──┘
+
+The first usable result is written at once, and replaced where a better one is found: whatever ends the search
+early, the time limit or Ctrl-C, there is a result. What costs little comes first, and a trial that could not
+be chosen even if it were exact is not made.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from octavo import api
-from octavo.calibration.engines import Engine, cores, engine_of, held
+from octavo import pipeline
+from octavo.calibration.engines import held
 from octavo.core import scratch
-from octavo.core.recipe import Pattern, Recipe
+from octavo.core.cpu import cores
+from octavo.core.recipe import Recipe
 from octavo.errors import OctavoError, RecipeError
-from octavo.measuring import Progress, silent
-from octavo.model import io, query
-from octavo.result import check_output
-from octavo.targets import Target
-from octavo.targets import target as find_target
+from octavo.model.files import io
+from octavo.pipeline import Destination, Run
+from octavo.pipeline.request import RecipeRequest
 from octavo.tuning import choice
 from octavo.tuning.candidates import (
     Candidate,
+    compressed_round,
     dynamic_round,
     groups,
     is_restricted,
     mixed_round,
     static_round,
-    stored_round,
-    with_stored,
+    with_rest_compressed,
+    without_compressed,
     without_first,
     without_groups,
     without_layers,
-    without_stored,
 )
-from octavo.tuning.exam import Exam, Examiner
+from octavo.tuning.deadline import Deadline, Limit
+from octavo.tuning.runner import TrialRunner
 from octavo.tuning.sensitivity import Layer
 from octavo.tuning.split import Split
-from octavo.tuning.trial import Demands, Trial, Tuned
-from octavo.tuning.workshop import Workshop
+from octavo.tuning.task_check import TaskCheck, TaskChecker
+from octavo.tuning.trial import FAITHFUL_DB, Demands, Trial, Tuned
 
 WEAK_DB = 18.0  # a layer with a smaller signal to noise ratio of its own is a candidate for float
 WEAK_MOST = 4  # layers that stay float where nothing is demanded
 FINALISTS = 3  # trials that are timed again
-WORTH = 0.05  # of the float bytes that stored weights save, at least, beside a way of quantizing
-TIME_LIMIT = 180.0  # seconds after which no further trial is started, where nothing else is said
+WORTH_COMPRESSING = 0.05  # of the float bytes that compressed weights save, at least
+WORTH_TRYING = 0.05  # of ln(speed): what a step could gain at most, for its trial to be made
+FIRST_LOOK = 0.5  # seconds that the first result is timed, so that it can be written
+# Where nothing is said, a search ends after so many seconds of work. Those in which other programs had the
+# processor do not count: what is chosen must not depend on them.
+TIME_LIMIT = Limit(180.0, counts_waiting=False)
 
 
 def tune(
     model: io.ModelSource,
-    data: Any = None,
+    data: Any,
+    request: RecipeRequest,
+    run: Run,
     *,
-    target: str | Target = "ort-cpu",
-    recipe: Recipe | str | Path | None = None,
-    output: str | Path | None = None,
     demands: Demands | None = None,
-    exam: Exam | None = None,
-    include: Sequence[Pattern] = (),
-    exclude: Sequence[Pattern] = (),
-    op_types: Sequence[str] | None = None,
-    samples: int | None = None,
-    threads: int | None = None,
-    engine: Engine | str = "auto",
-    workers: int | None = None,
-    address: str | None = None,
-    stride: int | None = None,
-    histograms: bool = False,
-    time_limit: float | None = TIME_LIMIT,
+    task: TaskCheck | None = None,
+    thorough: bool = True,
+    time_limit: Limit | float | None = TIME_LIMIT,
     seconds: float = 3.0,
-    progress: Progress | None = None,
 ) -> Tuned:
     """Quantize a model in the way that measuring shows to be best.
 
-    ``recipe`` is where all static candidates start; ``include``, ``exclude`` and ``op_types`` hold for every
-    candidate. ``threads`` are those that the model will run with, as speed depends on them. ``demands`` say
-    what the result has to meet, an ``exam`` the task that ``demands.max_drop`` is about. With ``output`` the
-    best is written there, if it meets the demands. After ``time_limit`` seconds no further trial is started.
+    All static candidates start from the recipe of the request; what it includes and excludes holds for every
+    candidate. Unless ``thorough``, layers and kinds of operators are left in float only where nothing else
+    meets the demands. The first result that meets them is written to the destination of the run at once, and
+    replaced by the best in the end. After ``time_limit`` seconds the trial under way is given up; Ctrl-C does
+    the same. Both keep the best so far, and a note says so.
     """
-    tell = progress if progress is not None else silent
-    ends = time.monotonic() + time_limit if time_limit is not None else None
-    wanted = demands if demands is not None else _usual(data)
-    if wanted.max_drop is not None and exam is None:
-        raise RecipeError("A largest drop is one of a task's figure; say which task, with its data.")
-    loaded = io.load(model)
-    query.refuse_unsupported(loaded)
-    if output is not None:
-        check_output(loaded, Path(output))
-    chosen = find_target(target).at(threads if threads is not None else cores())
-    base = _base(recipe, chosen, include, exclude, op_types)
-    split = Split.of(data, loaded, samples)
-    workers_ = engine_of(engine, workers, address, threads)
-    with scratch.folder() as folder, held(workers_):
-        shop = Workshop(model, split, chosen, Path(folder), workers_, threads, tell, ends, stride, histograms)
-        shop.float_bytes = io.held_bytes(loaded)
-        shop.samples = base.calibration_samples
-        if exam is not None:
-            shop.examiner = Examiner(exam, model, workers_, tell)
-        layers = _Search(shop, wanted, base, seconds).run()
-        best, met, reason = choice.pick(shop.trials, wanted)
-        if output is not None and met and best.result is not None:
-            best.result.save(output)
+    deadline = Deadline.after(time_limit)
+    wanted = demands if demands is not None else _default_demands(data)
+    if wanted.max_drop is not None and task is None:
+        raise RecipeError("max_drop limits the loss of a task's figure; say which task, with its data.")
+    base, target = request.resolve(static=True)
+    if request.recipe is None:
+        base = base.but(steps=())  # candidates add their own
+    execution = run.execution
+    target = target.at(execution.threads if execution.threads is not None else cores())
+    prepared = pipeline.prepared(model, pipeline.needed_opset(base), run, fingerprint=True)
+    split = Split.of(data, prepared.model, run.observation.samples)
+    engine = execution.start()
+    to, run = (
+        run.destination,
+        replace(
+            run,
+            execution=replace(execution, engine=engine),
+            observation=replace(run.observation, samples=base.calibration_samples),
+            destination=Destination(),
+        ),
+    )
+    with scratch.folder() as folder, held(engine):
+        runner = TrialRunner(prepared, split, target, Path(folder), engine, run, deadline)
+        if task is not None:
+            runner.checker = TaskChecker(task, model, engine, run.progress)
+        search = _Search(runner, wanted, base, seconds, thorough, to)
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            if search.best is None:
+                raise
+            runner.notes.append(f"stopped after {len(runner.trials)} trials; this is the best of them")
+        best, met, reason = choice.pick(runner.trials, wanted, runner.unchanged)
+        if met:
+            search.write(best)
+    if deadline.is_over and deadline.limit is not None:
+        runner.notes.append(f"the time of {deadline.limit.seconds:g} s was over before all was tried")
     return Tuned(
-        tuple(shop.trials),
+        tuple(runner.trials),
         best,
         met,
         reason,
         split.unseen,
-        shop.float_bytes,
+        runner.float_bytes,
         wanted,
-        layers,
-        split.notes,
-        threads,
+        search.layers,
+        (*split.notes, *runner.notes, *_uncertain(best, wanted, split.unseen)),
+        execution.threads,
     )
 
 
-def _usual(data: Any) -> Demands:
+def _uncertain(best: Trial, demands: Demands, held_back: int) -> list[str]:
+    """What the samples that were held back can't tell of the result."""
+    least = demands.min_sqnr if demands.min_sqnr is not None else FAITHFUL_DB
+    interval = best.sqnr_interval
+    if interval is None or best.sqnr_db is None or not interval[0] < least <= best.sqnr_db:
+        return []
+    return [
+        f"{held_back} held-back samples can't tell whether {least:g} dB are kept: {best.sqnr_db:.1f} dB"
+        f" ({interval[0]:.1f} … {interval[1]:.1f}); give more data to know"
+    ]
+
+
+def _default_demands(data: Any) -> Demands:
     """Inputs that are made up say little about fidelity, and nothing is demanded of it there."""
     return Demands() if data is not None else Demands(min_sqnr=-math.inf)
 
 
-def _base(
-    recipe: Recipe | str | Path | None,
-    target: Target,
-    include: Sequence[Pattern],
-    exclude: Sequence[Pattern],
-    op_types: Sequence[str] | None,
-) -> Recipe:
-    start = target.static_recipe if recipe is None else recipe
-    found = start if isinstance(start, Recipe) else Recipe.load(start)
-    return found.but(
-        include=(*found.include, *include),
-        exclude=(*found.exclude, *exclude),
-        op_types=tuple(op_types) if op_types is not None else found.op_types,
-    )
-
-
 class _Search:
-    def __init__(self, shop: Workshop, demands: Demands, base: Recipe, seconds: float) -> None:
-        self.shop, self.demands, self.base, self.seconds = shop, demands, base, seconds
+    def __init__(
+        self,
+        runner: TrialRunner,
+        demands: Demands,
+        base: Recipe,
+        seconds: float,
+        thorough: bool,
+        destination: Destination,
+    ) -> None:
+        self.runner, self.demands, self.base, self.seconds = runner, demands, base, seconds
+        self.thorough, self.destination = thorough, destination
+        self.layers: tuple[Layer, ...] = ()  # what the layers of the best static trial lose
+        self.best: Trial | None = None  # so far, of those that meet the demands
 
-    def run(self) -> tuple[Layer, ...]:
-        """All trials; gives what the layers of the best static one lose."""
-        shop, static = self.shop, self._static()
-        tried = shop.try_all(static[:1])
-        dynamic = dynamic_round(shop.target, self.base)
-        more = [with_stored(one) if self._saves(with_stored(one)) else one for one in dynamic]
-        plain = next((trial for trial in tried if trial.name == "static"), None)
-        if plain is not None and plain.result is not None:
-            more = [*mixed_round(plain.candidate, plain.result.plan), *more]
-        tried += shop.try_all([*more, *static[1:]])  # the quick ones first: time may run out
-        tried += shop.try_all(self._unstored(tried))
-        shop.measure(tried, self.seconds / 2)
+    def run(self) -> None:
+        """All trials."""
+        runner, static = self.runner, self._static()
+        first = runner.try_all(static[:1])
+        if first:
+            runner.measure(first, min(FIRST_LOOK, self.seconds))
+        self._keep_best()
+        self._try_quick(first)
+        for candidate in static[1:]:
+            if self._could_gain(first):
+                self._time(runner.try_all([candidate]))
+                self._keep_best()
         start = self._start(steps=True)
-        layers: tuple[Layer, ...] = ()
-        if start is not None:
-            layers = self._layers()
-            self._keep_float(start, layers)
-        self._store()
+        if start is not None and (self.thorough or not self._is_met()):
+            self.layers = self._layers()
+            self._keep_float(start, self.layers)
+        self._compress()
         self._finals()
-        return layers
+
+    def _try_quick(self, first: Sequence[Trial]) -> None:
+        """What is made in no time: linear layers at run time, alone or beside the rest."""
+        runner, quick = self.runner, []
+        for plain in first:
+            if plain.result is not None:
+                quick += mixed_round(plain.candidate, plain.result.plan)
+        quick += [self._compressing(one) for one in dynamic_round(runner.target, self.base)]
+        tried = [*first, *runner.try_all(quick)]
+        tried += runner.try_all(self._uncompressed(tried))
+        runner.measure(tried, self.seconds / 2)
+        self._keep_best()
+
+    def _could_gain(self, first: Sequence[Trial]) -> bool:
+        """Whether the first static trial would be chosen, and by how much, if steps made it exact."""
+        runner, demands = self.runner, self.demands
+        if self.thorough or not first:
+            return True
+        plain = runner.now(first[0])
+        if demands.settles_fidelity and demands.unfaithful(plain) is None:
+            return False
+        return choice.could_win(plain, runner.trials, demands, runner.unchanged, by=WORTH_TRYING)
+
+    def _time(self, tried: Sequence[Trial]) -> None:
+        """Time trials whose kernels were not timed before."""
+        self.runner.measure(self.runner.untimed(tried), self.seconds / 2)
+
+    def _keep_best(self) -> None:
+        """Write the first result that meets the demands; it is there if the search is stopped."""
+        runner = self.runner
+        runner.deadline.is_armed = runner.deadline.is_armed or bool(
+            [trial for trial in runner.trials if trial.error is None and trial.speed is not None]
+        )
+        found = choice.best_so_far(runner.trials, self.demands, runner.unchanged)
+        if found is not None and self.best is None:
+            self.write(found)
+        self.best = found or self.best
+
+    def write(self, trial: Trial) -> None:
+        """Write a trial's model to where the result goes."""
+        to = self.destination
+        if to.path is not None and trial.result is not None:
+            trial.result.save(to.path, external_data=to.external_data)
+
+    def _is_met(self) -> bool:
+        runner = self.runner
+        return choice.best_so_far(runner.trials, self.demands, runner.unchanged) is not None
+
+    def _compressing(self, candidate: Candidate) -> Candidate:
+        """A candidate with the weights that it leaves in float compressed, where that saves enough."""
+        compressing = with_rest_compressed(candidate)
+        return compressing if self._saves(compressing) else candidate
 
     def _saves(self, candidate: Candidate) -> bool:
-        """Whether weights that a candidate stores save enough of the file."""
+        """Whether weights that a candidate compresses save enough of the file."""
         if is_restricted(self.base):
             return False
         try:
-            plan = api.plan(self.shop.model, candidate.recipe, target=self.shop.target)
+            plan = self.runner.plan(candidate.recipe)
         except OctavoError:
             return False
-        saved = sum(one.saves for one in plan.stored.values())
-        return saved > 0 and saved >= WORTH * self.shop.float_bytes
+        saved = sum(one.saves for one in plan.compressed.values())
+        return saved > 0 and saved >= WORTH_COMPRESSING * self.runner.float_bytes
 
-    def _unstored(self, tried: Sequence[Trial]) -> list[Candidate]:
-        """What storing weights has taken too far from float, without that."""
+    def _uncompressed(self, tried: Sequence[Trial]) -> list[Candidate]:
+        """What compressing weights may have taken too far from float, without that."""
         far = [trial for trial in tried if self.demands.unfaithful(trial) is not None]
-        return [without_stored(t.candidate) for t in far if t.candidate.recipe.stored is not None]
+        return [without_compressed(t.candidate) for t in far if t.candidate.recipe.compressed is not None]
 
-    def _store(self) -> None:
-        """Float itself with stored weights, where nothing else is worth more than that could be."""
-        shop = self.shop
-        if choice.stored_could_win(shop.trials, self.demands, shop.float_bytes):
-            more = [one for one in stored_round(shop.target, self.base) if self._saves(one)]
-            shop.measure(shop.try_all(more), self.seconds / 2)
+    def _compress(self) -> None:
+        """The float model with compressed weights, where nothing else is worth more than that could be."""
+        runner = self.runner
+        if choice.compressed_could_win(runner.trials, self.demands, runner.unchanged):
+            more = [one for one in compressed_round(runner.target, self.base) if self._saves(one)]
+            runner.measure(runner.try_all(more), self.seconds / 2)
+            self._keep_best()
 
     def _static(self) -> list[Candidate]:
         """The static candidates, calibrated for."""
-        if self.shop.split.calibration is None or not self.base.is_static:
+        if self.runner.split.calibration is None or not self.base.is_static:
             return []
-        plan = api.plan(self.shop.model, self.base, target=self.shop.target)
+        base = self._compressing(Candidate("static", self.base, "")).recipe
+        plan = self.runner.plan(base)
         if plan.needs():
-            self.shop.calibrate(plan)
-        return static_round(self.base, plan)[: None if plan.nodes else 1]
+            self.runner.calibrate(plan)
+        return static_round(base, plan)[: None if plan.nodes else 1]
 
     def _start(self, *, steps: bool) -> Trial | None:
         """The best static trial; without steps, the best of those that are cheap to make again."""
-        static = [t for t in self.shop.trials if t.error is None and t.candidate.static]
+        static = [t for t in self.runner.trials if t.error is None and t.candidate.static]
         found = [trial for trial in static if steps or not trial.candidate.recipe.steps]
         return max(found, key=lambda trial: choice.value(trial, self.demands), default=None)
 
@@ -209,61 +280,63 @@ class _Search:
         """Of a trial without steps: those that shift scales between layers leave no float tensor to feed."""
         plain = self._start(steps=False)
         try:
-            return self.shop.layers(plain) if plain is not None else ()
+            return self.runner.layers(plain) if plain is not None else ()
         except OctavoError:
             return ()
 
     def _keep_float(self, start: Trial, layers: tuple[Layer, ...]) -> None:
         """Leave float what hurts, the weakest layers and the first ones, and what does not pay."""
-        shop = self.shop
+        runner = self.runner
         hurt: list[Candidate] = []
         if start.result is not None:
             first = without_first(start.candidate, start.result.plan, start.result.model)
-            hurt += [with_stored(one) if self._saves(with_stored(one)) else one for one in first]
+            hurt += [self._compressing(one) for one in first]
         weak = [layer.node for layer in layers if layer.sqnr_db < WEAK_DB][:WEAK_MOST]
         if weak:
             hurt.append(without_layers(start.candidate, weak))
-        fresh = shop.try_all(hurt)
-        fresh += shop.try_all(self._unstored(fresh))
-        fresh += shop.try_all(self._unpaid())
-        shop.measure(fresh, self.seconds / 2)
+        fresh = runner.try_all(hurt)
+        fresh += runner.try_all(self._uncompressed(fresh))
+        fresh += runner.try_all(self._unpaid())
+        runner.measure(fresh, self.seconds / 2)
         self._grow(start, [layer.node for layer in layers])
 
     def _unpaid(self) -> list[Candidate]:
         """Candidates for leaving kinds of operators float because that is faster, found by timing alone."""
-        shop, plain = self.shop, self._start(steps=False)
+        runner, plain = self.runner, self._start(steps=False)
         if plain is None or plain.result is None:
             return []
-        kinds = {g.words: g for g in groups(plain.result.plan, shop.target)}
+        kinds = {g.words: g for g in groups(plain.result.plan, runner.target)}
         left = {words: without_groups(plain.candidate, [group]) for words, group in kinds.items()}
-        tried = shop.try_all(list(left.values()))
-        shop.measure([plain, *tried], self.seconds / 2)
-        was = shop.now(plain)
-        faster = {t.name for t in map(shop.now, tried) if not choice.alike(was, t)}
+        tried = runner.try_all(list(left.values()))
+        runner.measure([plain, *tried], self.seconds / 2)
+        was = runner.now(plain)
+        faster = {t.name for t in map(runner.now, tried) if not choice.alike(was, t)}
         unpaid = [kinds[words] for words, candidate in left.items() if candidate.name in faster]
         start = self._start(steps=True)
         if not unpaid or start is None:
             return []
         left_out = frozenset(name for group in unpaid for name in group.nodes)
-        products = {n for n, node in plain.result.plan.nodes.items() if node.op_type in shop.target.products}
+        products = {
+            n for n, node in plain.result.plan.nodes.items() if node.op_type in runner.target.products
+        }
         new = start.candidate.recipe.steps or len(unpaid) > 1
         return [without_groups(start.candidate, unpaid)] if new and products - left_out else []
 
     def _grow(self, start: Trial, order: Sequence[str]) -> None:
         """While nothing is faithful enough, keep more layers float: the smallest set first."""
-        shop, count = self.shop, 1
-        while count < len(order) and not shop.is_over:
-            if any(self.demands.unfaithful(trial) is None for trial in shop.trials):
+        runner, count = self.runner, 1
+        while count < len(order) and not runner.deadline.is_over:
+            if any(self.demands.unfaithful(trial) is None for trial in runner.trials):
                 return
             candidate = without_layers(start.candidate, order[:count])
-            if all(trial.name != candidate.name for trial in shop.trials):
-                shop.measure(shop.try_all([candidate]), self.seconds / 4)
+            if all(trial.name != candidate.name for trial in runner.trials):
+                runner.measure(runner.try_all([candidate]), self.seconds / 4)
             count *= 2
 
     def _finals(self) -> None:
-        """Time those again that come into question."""
-        shop = self.shop
-        good = [trial for trial in shop.trials if self.demands.unfaithful(trial) is None]
-        good.sort(key=lambda trial: -choice.value(trial, self.demands))
-        if len(good) > 1:
-            shop.measure(good[:FINALISTS], self.seconds)
+        """Time those again that come into question, where they differ in speed at all."""
+        runner, demands = self.runner, self.demands
+        good = [trial for trial in runner.trials if demands.unfaithful(trial) is None and trial.speed]
+        good.sort(key=lambda trial: -choice.value(trial, demands))
+        if len({trial.speed for trial in good[:FINALISTS]}) > 1:
+            runner.measure(good[:FINALISTS], self.seconds)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.comparison import forms, run
-from octavo.comparison.observe import mapped
+from octavo.comparison import data_pass, float_forms
+from octavo.comparison.observing_session import mapped
 from octavo.core import scratch
 from octavo.core.plan import Plan
-from octavo.model import io
+from octavo.model.files import io
 from octavo.tuning.split import Feed
 
 SAMPLES = 4
@@ -39,10 +39,10 @@ def sensitivity(
 ) -> tuple[Layer, ...]:
     """The layers of a plan by their local error, the weakest first; ties in the order of the network."""
     with scratch.folder() as folder:
-        found, _ = forms.best_match(model, mapped(forms.plain(quantized), Path(folder)))
+        found, _ = float_forms.best_match(model, mapped(float_forms.plain(quantized), Path(folder)))
         if not found.pairs:
             return ()
-        seen = run.look(found, list(samples[:SAMPLES]), threads=threads)
+        seen = data_pass.run_both(found, list(samples[:SAMPLES]), threads=threads)
         worst: dict[str, Layer] = {}
         for pair, watch in seen.pairs.items():
             errors, node = watch.local.errors(watch.power), pair.float_unit.name

@@ -9,11 +9,10 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.calibration.data import Feeds
-from octavo.calibration.findings import expects_small
-from octavo.calibration.watched import Watched
+from octavo.data.feeds import Feeds
+from octavo.data.fingerprints import FingerprintedSamples
 from octavo.errors import DataError
-from octavo.model.samples import make, specs_of
+from octavo.model.runtime.samples import make, specs_of
 
 Feed = Mapping[str, npt.NDArray[Any]]
 
@@ -49,15 +48,15 @@ class Split:
         specs = specs_of(model)
         if data is None:
             return cls(None, [make(specs, seed, {}) for seed in range(_MADE)])
-        feeds = Watched(data, specs, limit=samples, small=expects_small(model))
+        feeds = FingerprintedSamples.of(data, model, limit=samples)
         notes: tuple[str, ...] = ()
         if feeds.length is None:
             listed = list(feeds)
-            notes = feeds.findings
-            feeds = Watched(listed, specs)
+            notes = feeds.notes
+            feeds = FingerprintedSamples(listed, specs)
         else:
             feeds.peek()
-            notes = feeds.findings
+            notes = feeds.notes
         total = len(feeds)
         if not total:
             raise DataError("There is no sample to calibrate with; give at least one, better some dozens.")

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from octavo.errors import RecipeError
-from octavo.evaluation.latency import Ratio
+from octavo.evaluation.timing.latency import Ratio
+from octavo.reporting.figures import metric_text, metric_title
 from octavo.result import Result
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.sensitivity import Layer
 
 SCHEMA = "octavo/tuned/2"
 UNKNOWN = float("-inf")
-ALIKE = 0.05  # speeds that differ by less count as the same
+ALIKE = 0.05  # speeds that differ by less count as the same: two sessions of one model differ by as much
+FAITHFUL_DB = 20.0  # the error has a hundredth of the signal's power
+READABLE_DB = 10.0  # a tenth: the least, however well what is read from the outputs agrees
+# The share of equal answers that stands for fidelity in the place of decibels. Answers change where float is
+# unsure, and there as often for the better as for the worse: of 5 in 100, the task's figure loses 1 or 2.
+SAME_ANSWERS = 0.95
+COUNTED_ANSWERS = 50  # with fewer, one answer that differs says more than the share does
 
 
 @dataclass(frozen=True)
@@ -49,12 +56,19 @@ class Drop:
 
 @dataclass(frozen=True)
 class Score:
-    """A task's first figure, of the trial and of the float model on the same samples."""
+    """A task's first metric, of the trial and of the float model on the same samples.
+
+    ``low`` and ``high`` are the 95 % interval of the trial's value, ``samples`` how many it rests on.
+    """
 
     name: str
     value: float
     float_value: float
     higher_is_better: bool = True
+    percent: bool = False
+    low: float | None = None
+    high: float | None = None
+    samples: int = 0
 
     @property
     def lost(self) -> float:
@@ -62,20 +76,31 @@ class Score:
         return (self.float_value - self.value) * (1.0 if self.higher_is_better else -1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {"name": self.name, "value": self.value, "float": self.float_value, "lost": self.lost}
+        """Return plain data."""
+        plain = asdict(self)
+        return {**plain, "float": plain.pop("float_value"), "lost": self.lost}
+
+    def __str__(self) -> str:
+        return f"{metric_title(self.name)} {metric_text(self.name, self.value, self.percent)}"
+
+    @property
+    def float_text(self) -> str:
+        """The float model's value in its unit."""
+        return metric_text(self.name, self.float_value, self.percent)
 
 
 @dataclass(frozen=True)
 class Demands:
     """What a result has to meet: no slower than float, no larger, and close enough to it.
 
-    A speed is missed where the whole of its interval is below: noise decides nothing. A trial that quantizes
-    nothing runs the float model, and two sessions of one model differ by more than their intervals say.
+    Where nothing is said about fidelity, a result is close enough with an error of a hundredth of the
+    signal's power in its worst part (20 dB), or where at least 95 of 100 answers that are read from its
+    outputs are float's own. Speeds count as they were measured. A trial that quantizes nothing runs the same
+    kernels as the float model, and two sessions of one model differ by up to 5 %.
     """
 
     min_speed: float = 1.0
-    min_sqnr: float = 10.0  # dB, of the worst output, on samples that calibration has not seen
+    min_sqnr: float | None = None  # dB of the worst part, on samples that calibration has not seen
     max_drop: Drop | None = None  # of a task's figure
     max_size: float = 1.0  # to the float model's weights
 
@@ -87,22 +112,41 @@ class Demands:
         """Why a trial is too far from float; None if it is not."""
         if trial.error is not None:
             return trial.error
-        if trial.sqnr_db is not None and trial.sqnr_db < self.min_sqnr:
-            return f"{trial.sqnr_db:.1f} dB at the outputs are less than {self.min_sqnr:g}"
-        if self.max_drop is None:
-            return None
+        if (missed := self._noisy(trial)) is not None or self.max_drop is None:
+            return missed
         if trial.score is None:
             return "its task was not evaluated"
         if not self.max_drop.allows(trial.score):
-            score = trial.score
-            return (
-                f"{score.name} {score.value:.4g} is more than {self.max_drop} below {score.float_value:.4g}"
-            )
+            side = "below" if trial.score.higher_is_better else "above"
+            return f"{trial.score} is more than {self.max_drop} {side} float's {trial.score.float_text}"
         return None
+
+    @property
+    def settles_fidelity(self) -> bool:
+        """Whether it is said how much fidelity is enough: then more of it is worth nothing in itself."""
+        return self.max_drop is not None or self.min_sqnr is not None
+
+    def _noisy(self, trial: Trial) -> str | None:
+        decibels = trial.sqnr_db
+        if decibels is None:
+            return None
+        if self.min_sqnr is not None:
+            low = decibels < self.min_sqnr
+            return f"{decibels:.1f} dB at the outputs are less than {self.min_sqnr:g}" if low else None
+        if self.max_drop is not None or decibels >= FAITHFUL_DB:
+            return None
+        same = trial.agreement
+        if decibels < READABLE_DB or same is None or trial.places < COUNTED_ANSWERS:
+            return f"{decibels:.1f} dB at the outputs are less than {FAITHFUL_DB:g}"
+        if same >= SAME_ANSWERS:
+            return None
+        return (
+            f"{decibels:.1f} dB at the outputs, and {100 * (1 - same):.1f} % of the answers are not float's"
+        )
 
     def _slow(self, trial: Trial) -> str | None:
         least = self.min_speed * (1 - ALIKE) if trial.runs_float and self.min_speed <= 1 else self.min_speed
-        if trial.speed is not None and trial.speed.high < least:
+        if trial.speed is not None and trial.speed.value < least:
             return f"{trial.speed.value:.2f} × the speed of float is less than {self.min_speed:g}"
         return None
 
@@ -138,6 +182,7 @@ class Trial:
     size: float | None = None  # of the weights, to the float model's
     score: Score | None = None
     seconds: float = 0.0  # that it took to make
+    sqnr_interval: tuple[float, float] | None = None  # 95 %, of sqnr_db
 
     @property
     def name(self) -> str:
@@ -146,7 +191,7 @@ class Trial:
 
     @property
     def runs_float(self) -> bool:
-        """Whether nothing is quantized, only stored."""
+        """Whether nothing is quantized: weights are compressed at most."""
         return self.result is not None and not self.result.plan.nodes
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,11 +200,12 @@ class Trial:
             "name": self.name,
             "idea": self.candidate.idea,
             "sqnr_db": self.sqnr_db,
+            "sqnr_interval": self.sqnr_interval,
             "outputs": dict(self.parts),
             "agreement": self.agreement,
             "places": self.places,
             "score": self.score.to_dict() if self.score is not None else None,
-            "speed": self.speed.to_dict() if self.speed is not None else None,
+            "speed": asdict(self.speed) if self.speed is not None else None,
             "bytes": self.bytes,
             "seconds": self.seconds,
             "error": self.error,
@@ -210,10 +256,17 @@ class Tuned:
             "notes": list(self.notes),
         }
 
-    def __str__(self) -> str:
-        from octavo.reporting.tuning import table
+    def chosen_dict(self) -> dict[str, Any]:
+        """Return what was measured of the chosen trial, as plain data: what a manifest keeps."""
+        kept = ("best", "met", "held_back", "threads", "float_bytes", "demands", "notes")
+        plain = self.to_dict()
+        trials = [trial for trial in plain["trials"] if trial["name"] == plain["best"]]
+        return {**{key: plain[key] for key in kept}, "trials": trials}
 
-        return table(self.to_dict())
+    def __str__(self) -> str:
+        from octavo.reporting.trial_tables import trials_table
+
+        return trials_table(self.to_dict())
 
 
 def _beats(one: Trial, other: Trial) -> bool:

@@ -131,8 +131,8 @@ class Killing:
     def workers(self) -> int:
         return int(self.engine.workers)
 
-    def map(self, job: Any, shards: Any, *, progress: Any = None) -> Iterator[tuple[int, Any]]:
-        yield from self.engine.map(Fragile(job, 1, self.mark), shards, progress=progress)
+    def map(self, job: Any, shards: Any) -> Iterator[tuple[int, Any]]:
+        yield from self.engine.map(Fragile(job, 1, self.mark), shards)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Shuffled:
     workers: int = 3
     name: str = "shuffled"
 
-    def map(self, job: Any, shards: Any, *, progress: Any = None) -> Iterator[tuple[int, Any]]:
-        results = list(Serial().map(job, shards, progress=progress))
+    def map(self, job: Any, shards: Any) -> Iterator[tuple[int, Any]]:
+        results = list(Serial().map(job, shards))
         random.Random(self.seed).shuffle(results)
         yield from results

@@ -29,11 +29,12 @@ from tuning.nets import conv_and_linear, samples
 
 import octavo
 from calibration.engines.jobs import Deadly, Killing, Refusing
-from octavo.calibration.engines.luggage import Luggage, open_luggage
+from octavo import tune
+from octavo.calibration.engines.job_files import JobFiles
 from octavo.calibration.engines.ray import RayEngine
 from octavo.errors import OctavoError
-from octavo.evaluation.latency import Ratio
-from octavo.tuning import tune, workshop
+from octavo.evaluation.timing.latency import Ratio
+from octavo.tuning import runner
 
 
 def said(engine: RayEngine, job: Any) -> str:
@@ -48,8 +49,8 @@ def copied() -> list[Any]:
     """A folder that can't be seen any more is written anew from the store, and removed afterwards."""
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "number").write_text("7")
-        luggage = Luggage.of(Path(name), "token", ray.put)
-    with open_luggage(luggage, ray.get) as folder:
+        files = JobFiles.of(Path(name), "token", ray.put)
+    with files.open(ray.get) as folder:
         content = (folder / "number").read_text()
     return [content, str(folder) != name, folder.exists()]
 
@@ -74,7 +75,7 @@ def same_bits(scratch: Path) -> list[bool]:
 def tuned(scratch: Path) -> list[Any]:
     """The automatic choice by both engines: statistics, trials and what is written; speeds are made up."""
     same = Ratio(1.5, 1.5, 1.5)
-    workshop.speeds = lambda _, models, *rest, **more: [same] * len(models)  # type: ignore[assignment]
+    runner.speeds = lambda _, models, *rest, **more: [same] * len(models)  # type: ignore[assignment]
     found, written = [], []
     for engine in ("serial", "ray"):
         path = scratch / f"{engine}.onnx"
@@ -95,13 +96,9 @@ def main(scratch: Path) -> dict[str, Any]:
         object_store_memory=100 << 20,
         _node_ip_address="127.0.0.1",
     )
-    seen: list[Any] = []
-    once = RayEngine(2).map(
-        Deadly(3, scratch / "mark"), range(8), progress=lambda done, total: seen.append([done, total])
-    )
+    once = RayEngine(2).map(Deadly(3, scratch / "mark"), range(8))
     return {
         "killed once": sorted(once),
-        "progress": seen,
         "killed always": said(RayEngine(1), Deadly(1, scratch / "mark", always=True)),
         "refused": said(RayEngine(1), Refusing(2)),
         "copied": copied(),

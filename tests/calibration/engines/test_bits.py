@@ -12,12 +12,12 @@ from quantizing import convolutions
 
 import octavo
 from calibration.engines.jobs import Killing, Shuffled
-from octavo.calibration import shards
 from octavo.calibration.engines.processes import Processes
 from octavo.core.stats import Stats
+from octavo.data import shards
 from octavo.errors import DataError
-from octavo.model import io
-from octavo.model.session import Session
+from octavo.model.files import io
+from octavo.model.runtime.session import Session
 
 ARRAY = np.random.default_rng(0).normal(size=(30, 8, 8, 8)).astype(np.float32)
 SAMPLES = [{"x": sample[None]} for sample in ARRAY]
@@ -66,7 +66,9 @@ def test_the_fingerprint_of_the_data_depends_on_samples_and_their_places(folder:
 
 def test_quantize_gives_the_same_model_by_other_processes(folder: Path) -> None:
     results = [
-        octavo.quantize(folder / "m.onnx", folder / "data.npy", engine=engine, workers=workers)
+        octavo.quantize(
+            folder / "m.onnx", folder / "data.npy", engine=engine, workers=workers, effort="plain"
+        )
         for engine, workers in (("serial", None), ("processes", 1))
     ]
     assert io.fingerprint(results[0].model) == io.fingerprint(results[1].model)
@@ -77,7 +79,7 @@ def test_data_that_can_be_opened_anywhere_is_not_read_here(folder: Path) -> None
     specs = Session.open(folder / "m.onnx").inputs
 
     def travels(data: Any) -> bool:
-        return shards.can_travel(shards.Feeds(data, specs))
+        return shards.can_be_sent(shards.Feeds(data, specs))
 
     assert travels(folder / "data.npy")
     assert travels(SAMPLES)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from octavo.calibration import tables
-from octavo.calibration.tables import flatbuffers, stock_cache, text
+from octavo.calibration.tables import stock_cache, tensorrt_table, text_table
 from octavo.core.stats import Range
 from octavo.errors import OutputError, TableError
 
@@ -17,7 +17,7 @@ RANGES = {"z": Range(-5.0, 1.0), "b": Range(0.0, 0.10000000149011612)}
 
 
 def test_text_table_is_sorted_lines_of_name_and_largest_magnitude() -> None:
-    assert text.dump(RANGES) == b"b 0.10000000149011612\nz 5.0\n"
+    assert text_table.dump(RANGES) == b"b 0.10000000149011612\nz 5.0\n"
 
 
 def test_flatbuffer_has_the_golden_bytes() -> None:
@@ -32,7 +32,7 @@ def test_flatbuffer_has_the_golden_bytes() -> None:
         b"\x08\x00\x00\x00\x08\x00\x00\x00\x1c\x00\x00\x00"
         b"\x13\x00\x00\x000.10000000149011612\x00\x01\x00\x00\x00b\x00\x00\x00"
     )
-    assert flatbuffers.dump(RANGES) == golden
+    assert tensorrt_table.dump(RANGES) == golden
 
 
 def test_json_table_has_the_golden_bytes() -> None:
@@ -105,7 +105,7 @@ def _folder(path: Path) -> Path:
 
 def test_line_break_in_a_name_is_refused_in_text() -> None:
     with pytest.raises(TableError, match="breaks a line"):
-        text.dump({"a\nb": Range(0.0, 1.0)})
+        text_table.dump({"a\nb": Range(0.0, 1.0)})
 
 
 def test_stock_cache_keeps_arrays_their_types_and_the_flag(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from octavo.core.stats import Range
 def measured() -> dict[str, Range]:
     """The ranges that a calibration of the model finds."""
     proto = convolutions()
-    result = octavo.quantize(proto, feeds_for(proto))
+    result = octavo.quantize(proto, feeds_for(proto), effort="plain")
     assert result.stats is not None
     return {name: Range(state.low, state.high) for name, state in result.stats.items()}
 
@@ -75,5 +75,5 @@ def test_command_refuses_a_table_beside_data_and_a_damaged_one(
     assert main([*arguments, str(tmp_path / "t.json"), "--data", "d.npz"]) == 2
     assert "--table takes the place of --data" in capsys.readouterr().err
     assert main([*arguments, str(tmp_path / "t.json")]) != 0
-    assert "t.json: The table is no JSON" in capsys.readouterr().err
+    assert "t.json: The table is not JSON" in capsys.readouterr().err
     assert not (tmp_path / "q.onnx").exists()

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from octavo.model import io
-from octavo.model.normalize import normalize
-from octavo.model.session import Session, sample_inputs
+from octavo.model.files import io
+from octavo.model.graph.normalize import normalize
+from octavo.model.runtime.session import Session, sample_inputs
 
 Feeds = dict[str, np.ndarray]
 

@@ -10,10 +10,11 @@ import pytest
 from builders import conv_net, model, node, tensor
 from onnx import TensorProto, helper
 
-from octavo.model import io, query
-from octavo.model.normalize import normalize
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import batch_norm, prepare, shapes
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 
 from .helpers import before_and_after, ops
 

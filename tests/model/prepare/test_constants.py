@@ -9,8 +9,9 @@ import pytest
 from builders import graph, model, node, tensor
 from onnx import TensorProto
 
-from octavo.model import io, query
-from octavo.model.normalize import normalize
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import constants, shapes
 
 from .helpers import before_and_after, ops
@@ -210,3 +211,33 @@ def test_a_branch_that_returns_an_outer_value_keeps_its_identity() -> None:
     for cond in (True, False):
         found = before_and_after(proto, fold, {"x": np.float32([2]), "cond": np.array(cond)})
         assert [n.op_type for n in query.nodes(found)] == ["If", "Neg", "Identity"]
+
+
+def test_large_weight_is_folded_when_all_its_consumers_are() -> None:
+    nodes = [
+        node("Slice", ["w", "zero", "half", "zero"], ["a"]),
+        node("Slice", ["w", "half", "end", "zero"], ["b"]),
+        node("Concat", ["b", "a"], ["v"], axis=0),
+        node("MatMul", ["x", "v"], ["y"]),
+    ]
+    arrays = {"w": rng.standard_normal((600, 512)).astype(np.float32), "zero": np.int64([0]),
+              "half": np.int64([300]), "end": np.int64([600])}  # fmt: skip
+    found = before_and_after(model(nodes, [tensor("x", [2, 600])], [tensor("y", None)], arrays), fold)
+    assert ops(found) == ["MatMul"]
+    kept = model(
+        [*nodes, node("MatMul", ["z", "w"], ["u"])], [tensor("x", [2, 600]), tensor("z", [2, 600])],
+        [tensor("y", None), tensor("u", None)], arrays,
+    )  # fmt: skip
+    assert ops(before_and_after(kept, fold)).count("Slice") == 2
+
+
+def test_copies_of_a_large_weight_beyond_the_budget_are_not_made() -> None:
+    count = 70
+    nodes = [node("Transpose", ["w"], [f"t{i}"], perm=[1, 0]) for i in range(count)]
+    nodes += [node("MatMul", ["x", f"t{i}"], [f"y{i}"]) for i in range(count)]
+    arrays = {"w": np.ones((512, 512), np.float32)}
+    outputs = [tensor(f"y{i}", None) for i in range(count)]
+    m = io.load(model(nodes, [tensor("x", [1, 512])], outputs, arrays))
+    normalize(m)
+    fold(m)
+    assert sum(value.const_value.nbytes for value in m.graph.initializers.values()) == 1 << 20

@@ -11,8 +11,9 @@ import pytest
 from builders import model, node, tensor
 from onnx import helper
 
-from octavo.model import io, query
-from octavo.model.normalize import normalize
+from octavo.model.files import io
+from octavo.model.graph import meta, query
+from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import fusions, prepare, shapes
 
 from .helpers import before_and_after, ops
@@ -177,7 +178,7 @@ def test_hard_swish_of_opset_ten_has_bounds_as_attributes() -> None:
     ]
     found = before_and_after(build(nodes, 10), fuse)
     assert ops(found) == ["HardSigmoid", "Mul"]
-    assert {n.meta["octavo.unit"] for n in found.graph} == {"HardSwish:last"}
+    assert {meta.unit(n) for n in found.graph} == {"HardSwish:last"}
 
 
 @pytest.mark.parametrize("spelling", SWISH)
@@ -185,7 +186,7 @@ def test_hard_swish_of_an_older_opset_is_written_in_two_nodes(spelling: str) -> 
     found = before_and_after(build(SWISH[spelling], 13), fuse)
     assert ops(found) == ["HardSigmoid", "Mul"]
     assert found.graph[1].name == "last"
-    assert {n.meta["octavo.unit"] for n in found.graph} == {"HardSwish:last"}
+    assert {meta.unit(n) for n in found.graph} == {"HardSwish:last"}
     assert fusions.fuse(found) == {}
 
 
@@ -262,7 +263,7 @@ def test_an_older_opset_gets_marks_instead(nodes: Nodes, opset: int, unit: str) 
     used = {k: v for k, v in PARAMETERS.items() if any(k in n.input for n in nodes)}
     found = before_and_after(build(nodes, opset, arrays=used, eps=1e-5), fuse)
     assert len(found.graph) == len(nodes)
-    assert {n.meta["octavo.unit"] for n in found.graph} == {unit}
+    assert {meta.unit(n) for n in found.graph} == {unit}
     assert fusions.fuse(found) == {}
 
 
@@ -288,7 +289,7 @@ def test_another_constant_is_another_function(nodes: Nodes, numbers: dict[str, f
     opset = 17 if _uses_axes(nodes) else 20
     found = before_and_after(build(nodes, opset, arrays=used, **({"eps": 1e-5} | numbers)), fuse)
     assert len(found.graph) == len(nodes)
-    assert not any("octavo.unit" in n.meta for n in found.graph)
+    assert not any(meta.unit(n) for n in found.graph)
 
 
 def _uses_axes(nodes: Nodes) -> bool:
@@ -314,7 +315,7 @@ def test_a_result_that_something_else_sees_is_kept(nodes: Nodes, middle: str, re
     proto.graph.output.append(tensor("z" if reader == "node" else middle, None))
     found = before_and_after(proto, fuse)
     assert len(found.graph) == len(nodes) + (reader == "node")
-    assert not any("octavo.unit" in n.meta for n in found.graph)
+    assert not any(meta.unit(n) for n in found.graph)
 
 
 def test_another_factor_is_no_gelu() -> None:
@@ -334,7 +335,7 @@ def test_upsample_in_a_newer_opset_becomes_resize() -> None:
     )
     normalize(found)
     assert fusions.fuse(found) == {"Upsample written as Resize": 1}
-    from octavo.model.session import Session
+    from octavo.model.runtime.session import Session
 
     x = np.float32([[[[1, 2], [3, 4]]]])
     got = Session.open(found).run({"x": x})["y"]

@@ -14,12 +14,13 @@ from builders import graph, model, node, tensor
 from onnx import TensorProto, defs
 
 from octavo.errors import ModelError
-from octavo.model import io, query
-from octavo.model.normalize import normalize
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import PrepareOptions, prepare
 from octavo.model.prepare.adapters import ADAPTERS
 from octavo.model.prepare.opset import OLDEST, raise_opset
-from octavo.model.session import kernels, runtime_opset_limit
+from octavo.model.runtime.session import kernels, runtime_opset_limit
 
 from .helpers import before_and_after, ops
 

@@ -5,9 +5,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from octavo.model.io import load
+from octavo.model.files.io import load
 from octavo.model.prepare import prepare
-from octavo.model.session import Session
+from octavo.model.runtime.session import Session
 
 
 def model(axes, keepdims, opset, rank=4):

@@ -12,9 +12,10 @@ import pytest
 from builders import model, node, tensor
 from onnx import TensorProto
 
-from octavo.model import io, query
+from octavo.model.files import io
+from octavo.model.graph import query
 from octavo.model.prepare import PrepareOptions, prepare, shapes
-from octavo.model.verification import verify
+from octavo.model.runtime.verification import verify
 
 from .helpers import before_and_after, ops
 

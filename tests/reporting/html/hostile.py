@@ -43,7 +43,7 @@ def feeds(count: int = 4) -> list[dict[str, np.ndarray]]:
 
 def quantized() -> octavo.Result:
     """The net, quantized, with histograms."""
-    return octavo.quantize(net(), feeds(), histograms=True, verify=False)
+    return octavo.quantize(net(), feeds(), histograms=True, verify=False, effort="plain")
 
 
 def evaluation(name: str = "model.onnx") -> dict[str, Any]:
@@ -125,7 +125,7 @@ def large(count: int = 1000) -> dict[str, Any]:
     for i in range(count):
         name = f"/encoder/layers.{i // 10}/self_attention/projection_{i}/MatMul"
         nodes.append({"name": name, "op_type": "MatMul", "outputs": [f"{name}_output_0"], "integer": True})
-        plan_nodes[name] = {"op_type": "MatMul", "form": "MatMul"}
+        plan_nodes[name] = {"op_type": "MatMul", "lowering": "MatMul"}
         edges += [[i - back, i] for back in (1, 7) if i - back >= 0 and (back == 1 or i % 10 == 0)]
         for kind in ("activation", "weight"):
             counts = rng.integers(0, 100_000, 128).tolist()
@@ -146,7 +146,7 @@ def large(count: int = 1000) -> dict[str, Any]:
         "bytes": 1_000_000,
         "notes": [],
         "recipe": None,
-        "plan": {"nodes": plan_nodes, "entries": [], "absorbed": {}, "skipped": [], "notes": []},
+        "plan": {"nodes": plan_nodes, "entries": [], "fused": {}, "skipped": [], "notes": []},
         "params": {},
         "details": {
             "schema": 1, "name": "large.int8.onnx", "source": "large.onnx",

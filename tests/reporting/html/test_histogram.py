@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.calibration.observers import HistogramState
-from octavo.calibration.observers.extremes import ExtremesState
+from octavo.calibration.statistics import HistogramState
+from octavo.calibration.statistics.extremes import ExtremesState
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import INT8
@@ -75,7 +75,7 @@ def test_stored_weights_stand_for_scale_times_integer(
 
 
 def test_of_a_large_weight_evenly_spread_values_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(histogram, "MOST_VALUES", 10)
+    monkeypatch.setattr(histogram, "MAX_VALUES", 10)
     stored = np.arange(100, dtype=np.int8).reshape(10, 10)
     params = QParams(np.float32(1), np.int8(0), INT8)
     assert histogram.real_values(stored, params).tolist() == list(range(0, 100, 10))

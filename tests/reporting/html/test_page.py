@@ -12,8 +12,8 @@ import pytest
 
 import octavo
 from octavo.reporting.html import page, report
-from octavo.reporting.html.sources import sides
-from octavo.reporting.html.view import page_data
+from octavo.reporting.html.page_data import page_data
+from octavo.reporting.html.report_parts import sides
 from reporting.html import hostile
 
 
@@ -117,4 +117,4 @@ def test_the_page_is_written_whole(tmp_path: Path) -> None:
 def test_a_notebook_shows_a_result_without_scripts() -> None:
     text = hostile.quantized()._repr_html_()
     assert "<script" not in text and "<img" not in text
-    assert "kept float because" in text
+    assert "kept in float because" in text

@@ -20,24 +20,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from octavo.calibration.engines.engine import ATTEMPTS, FileJob, Job, Progress, R, S, elsewhere, known_length
-from octavo.calibration.engines.luggage import Luggage, open_luggage
+from octavo.calibration.engines.job_files import JobFiles
+from octavo.calibration.engines.protocol import (
+    ATTEMPTS,
+    FileJob,
+    Job,
+    R,
+    S,
+    for_other_processes,
+    known_length,
+    packed,
+)
 from octavo.calibration.engines.worker import raised, unpacked
 from octavo.core import scratch
 from octavo.errors import OctavoError, RecipeError
 
-_GUESS = 64  # workers of a cluster
-_PATIENCE = 10.0  # seconds for a cluster to answer
-_PARTING = 5.0  # seconds for the actors to leave
+_LIKELY_WORKERS = 64  # of a cluster, before Ray can tell
+_TIMEOUT = 10.0  # seconds for a cluster to answer
+_GOODBYE = 5.0  # seconds for the actors to clean up
 
 
 def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise RecipeError(
-            "The engine 'ray' needs Ray, which is not installed: pip install octavo[ray]."
-        ) from error
+        raise RecipeError("The engine 'ray' needs Ray: pip install 'octavo[ray]'.") from error
     return ray
 
 
@@ -50,37 +57,38 @@ class RayEngine:
     those of each worker.
     """
 
-    asked: int | None = None
+    given: int | None = None  # workers
     address: str | None = None
     threads: int | None = None
     name: ClassVar[str] = "ray"
 
     @property
     def workers(self) -> int:
-        """As many as were asked for; before Ray is asked what it has room for, a guess."""
+        """As many as were given, else as Ray has room for; a likely number before it is connected."""
         ray: Any = sys.modules.get("ray")
-        return self._shares(ray)[0] if ray is not None and ray.is_initialized() else self.asked or _GUESS
+        return (
+            self._shares(ray)[0]
+            if ray is not None and ray.is_initialized()
+            else self.given or _LIKELY_WORKERS
+        )
 
-    def map(
-        self, job: Job[S, R], shards: Iterable[S], *, progress: Progress | None = None
-    ) -> Iterator[tuple[int, R]]:
+    def map(self, job: Job[S, R], shards: Iterable[S]) -> Iterator[tuple[int, R]]:
         """See :class:`Engine`."""
         with _connected(self.address) as ray, scratch.folder() as folder:
-            packed: Any = job.pack(Path(folder)) if isinstance(job, FileJob) else job
+            content = pickle.dumps(packed(job, Path(folder)), protocol=5)
             workers, processors, threads = self._shares(ray)
-            luggage = Luggage.of(Path(folder), uuid.uuid4().hex, ray.put)
-            arguments = (pickle.dumps(packed, protocol=5), luggage, threads)
-            with contextlib.closing(_Crew(ray, workers, processors, arguments)) as crew:
-                yield from crew.work(elsewhere(shards), progress)
+            files = JobFiles.of(Path(folder), uuid.uuid4().hex, ray.put)
+            with contextlib.closing(_Actors(ray, workers, processors, (content, files, threads))) as actors:
+                yield from actors.map(for_other_processes(shards))
 
     def held(self) -> contextlib.AbstractContextManager[Any]:
-        """Ray, connected for all maps within: one on this machine takes seconds to start."""
+        """Keep Ray connected for all maps within: one on this machine takes seconds to start."""
         return _connected(self.address)
 
     def _shares(self, ray: Any) -> tuple[int, float, int]:
-        """Workers, and for each its processors and its threads."""
+        """Return the number of workers, and for each its processors and its threads."""
         total = float(ray.cluster_resources().get("CPU", 1))
-        workers = self.asked or max(1, int(total // (self.threads or 1)))
+        workers = self.given or max(1, int(total // (self.threads or 1)))
         share = total / workers
         processors = min(self.threads or share, share)
         return workers, processors if processors < 1 else int(processors), self.threads or max(1, int(share))
@@ -88,10 +96,10 @@ class RayEngine:
 
 @contextlib.contextmanager
 def _connected(address: str | None) -> Iterator[Any]:
-    """Ray, connected; what was connected before stays so."""
+    """Connect to Ray; what was connected before stays so."""
     where = address or os.environ.get("RAY_ADDRESS") or "local"
     if where == "local" and "ray" not in sys.modules:
-        _stay_alone()
+        _restrict_to_this_machine()
     ray = _ray()
     if ray.is_initialized():
         yield ray
@@ -99,29 +107,29 @@ def _connected(address: str | None) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     alone: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     options = alone if where == "local" else {}
-    _knock(where)
+    _check_listening(where)
     try:
         ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise _nobody(where, error) from error
+        raise _no_cluster(where, error) from error
     try:
         yield ray
     finally:
         ray.shutdown()
 
 
-def _knock(address: str) -> None:
-    """Find out at once whether anybody listens: Ray itself would try for many minutes."""
+def _check_listening(address: str) -> None:
+    """Find out at once whether a cluster listens: Ray itself would try for many minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return
     try:
-        socket.create_connection((host, int(port)), _PATIENCE).close()
+        socket.create_connection((host, int(port)), _TIMEOUT).close()
     except OSError as error:
-        raise _nobody(address, error) from error
+        raise _no_cluster(address, error) from error
 
 
-def _nobody(address: str, error: Exception) -> OctavoError:
+def _no_cluster(address: str, error: Exception) -> OctavoError:
     reason = str(error).strip().split("\n")[0]
     return OctavoError(
         f"There is no Ray cluster to connect to at {address!r} ({reason}); check the address, and that the "
@@ -129,8 +137,8 @@ def _nobody(address: str, error: Exception) -> OctavoError:
     )
 
 
-def _stay_alone() -> None:
-    """Settings of a Ray on this machine alone, read when Ray is imported: loopback, and a token."""
+def _restrict_to_this_machine() -> None:
+    """Set what Ray reads when it is imported, for one on this machine alone: loopback, and a token."""
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -139,22 +147,20 @@ def _stay_alone() -> None:
 class _Actor:
     """A worker: opens the job with its first shard."""
 
-    def __init__(self, job: bytes, luggage: Luggage, threads: int) -> None:
-        self._job = job
-        self._luggage = luggage
-        self._threads = threads
+    def __init__(self, job: bytes, files: JobFiles, threads: int) -> None:
+        self._job, self._files, self._threads = job, files, threads
         self._open = contextlib.ExitStack()
         self._do: Any = None
 
     def ready(self) -> None:
-        """Answered as soon as the worker runs."""
+        """Return as soon as the worker runs."""
 
     def do(self, shard: Any) -> bytes:
-        """One shard; what is raised is sent, too."""
+        """Do one shard; what is raised is returned, too."""
         try:
             if self._do is None:
                 job = pickle.loads(self._job)
-                folder = self._open.enter_context(open_luggage(self._luggage, _ray().get))
+                folder = self._open.enter_context(self._files.open(_ray().get))
                 job = job.at(folder) if isinstance(job, FileJob) else job
                 self._do = self._open.enter_context(job.open(self._threads))
             return pickle.dumps((True, self._do(shard)), protocol=5)
@@ -167,8 +173,8 @@ class _Actor:
 
 
 @dataclass
-class _Crew:
-    """The actors, and what each of them is at."""
+class _Actors:
+    """The actors, and what each of them does."""
 
     ray: Any
     size: int
@@ -176,79 +182,77 @@ class _Crew:
     arguments: tuple[Any, ...]
     actors: list[Any] = field(default_factory=list)
     calls: dict[Any, tuple[Any, int | None]] = field(default_factory=dict)  # reference → actor, shard
-    unborn: int = 0  # actors lost in a row before they had a shard
-    last: Exception | None = None
+    out: dict[int, tuple[Any, int]] = field(default_factory=dict)  # shards that are out, and their attempts
+    failed_starts: int = 0  # actors lost in a row before they had a shard
+    last_error: Exception | None = None
 
-    def hire(self) -> None:
-        """Ask Ray for one more actor; it gets a shard when it says that it runs."""
+    def map(self, shards: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """Give the results of the shards as they arrive; an actor gets the next shard when it is idle."""
+        total, stream = known_length(shards), enumerate(shards)
+        waiting: list[int] = []
+        more = True
+        for _ in range(self.size if total is None else min(self.size, total)):
+            self._start()
+        while more or self.out:
+            (reference, *_), _ = self.ray.wait(list(self.calls))
+            actor, index = self.calls.pop(reference)
+            answer = self._answer(reference)
+            if answer is None:
+                self._replace(actor, index)
+                if index is not None:
+                    waiting.append(index)
+                continue
+            if not waiting and more:
+                number, shard = next(stream, (-1, None))
+                more = number >= 0
+                if more:
+                    self.out[number] = (self.ray.put(shard), 0)
+                    waiting.append(number)
+            if waiting:
+                self._give(actor, waiting.pop())
+            if index is not None:
+                del self.out[index]
+                yield index, unpacked(answer)
+
+    def _start(self) -> None:
+        """Start one more actor; it gets a shard when it says that it runs."""
         actor = (
             self.ray.remote(_Actor).options(num_cpus=self.processors, max_restarts=0).remote(*self.arguments)
         )
         self.actors.append(actor)
         self.calls[actor.ready.remote()] = (actor, None)
 
-    def work(self, shards: Iterable[S], progress: Progress | None) -> Iterator[tuple[int, Any]]:
-        total, stream = known_length(shards), enumerate(shards)
-        again: list[int] = []
-        open_: dict[int, tuple[Any, int]] = {}  # shards that are out, and how often they were given out
-        done, more = 0, True
-        for _ in range(self.size if total is None else min(self.size, total)):
-            self.hire()
-        while more or open_:
-            (reference, *_), _ = self.ray.wait(list(self.calls))
-            actor, index = self.calls.pop(reference)
-            answer = self._answer(reference)
-            if answer is None:
-                self._lost(actor, index, open_)
-                if index is not None:
-                    again.append(index)
-                continue
-            if not again and more:
-                number, shard = next(stream, (-1, None))
-                more = number >= 0
-                if more:
-                    open_[number] = (self.ray.put(shard), 0)
-                    again.append(number)
-            if again:
-                self._give(actor, again.pop(), open_)
-            if index is not None:
-                result = unpacked(answer)
-                del open_[index]
-                done += 1
-                yield index, result
-                if progress is not None:
-                    progress(done, total)
-
-    def _give(self, actor: Any, index: int, open_: dict[int, tuple[Any, int]]) -> None:
-        shard, attempts = open_[index]
-        open_[index] = (shard, attempts + 1)
+    def _give(self, actor: Any, index: int) -> None:
+        shard, attempts = self.out[index]
+        self.out[index] = (shard, attempts + 1)
         self.calls[actor.do.remote(shard)] = (actor, index)
 
     def _answer(self, reference: Any) -> Any:
-        """What an actor answered; None where it is lost. A sign of life is an empty answer."""
+        """Return the answer of an actor, empty where it only says that it runs; None where it is lost."""
         try:
             return self.ray.get(reference) or b""
         except self.ray.exceptions.RayError as error:
-            self.last = error
+            self.last_error = error
             return None
 
-    def _lost(self, actor: Any, index: int | None, open_: dict[int, tuple[Any, int]]) -> None:
-        """Have the actor replaced, unless it is one too many."""
-        self.unborn = self.unborn + 1 if index is None else 0
-        if self.unborn >= ATTEMPTS or (index is not None and open_[index][1] >= ATTEMPTS):
-            what = "started" if index is None else f"kept while they had shard {index}"
-            reason = str(self.last).strip().split("\n")[0]
+    def _replace(self, actor: Any, index: int | None) -> None:
+        """Replace a lost actor, unless too many were lost."""
+        self.failed_starts = self.failed_starts + 1 if index is None else 0
+        if self.failed_starts >= ATTEMPTS or (index is not None and self.out[index][1] >= ATTEMPTS):
+            what = "could not be started" if index is None else f"were lost while they had shard {index}"
+            reason = str(self.last_error).strip().split("\n")[0]
             raise OctavoError(
-                f"Ray workers could not be {what}, {ATTEMPTS} times ({reason}); octavo has to be installed "
-                "on every node, and if memory ran out, use fewer workers."
+                f"Ray workers {what}, {ATTEMPTS} times ({reason}); octavo must be installed on every node, "
+                "and "
+                "if memory ran out, use fewer workers."
             )
         self.actors.remove(actor)
-        self.hire()
+        self._start()
 
     def close(self) -> None:
-        """End the actors; those that can still hear it clean up first."""
+        """End the actors; those that still run clean up first."""
         leaving = [actor.leave.remote() for actor in self.actors]
         if leaving:
-            self.ray.wait(leaving, num_returns=len(leaving), timeout=_PARTING)
+            self.ray.wait(leaving, num_returns=len(leaving), timeout=_GOODBYE)
         for actor in self.actors:
             self.ray.kill(actor)

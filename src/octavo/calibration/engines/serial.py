@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from octavo.calibration.engines.engine import Job, Progress, R, S, known_length
+from octavo.calibration.engines.protocol import Job, R, S
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,8 @@ class Serial:
     name: ClassVar[str] = "serial"
     workers: ClassVar[int] = 1
 
-    def map(
-        self, job: Job[S, R], shards: Iterable[S], *, progress: Progress | None = None
-    ) -> Iterator[tuple[int, R]]:
+    def map(self, job: Job[S, R], shards: Iterable[S]) -> Iterator[tuple[int, R]]:
         """See :class:`Engine`."""
-        total = known_length(shards)
         with job.open(self.threads) as do:
             for index, shard in enumerate(shards):
                 yield index, do(shard)
-                if progress is not None:
-                    progress(index + 1, total)

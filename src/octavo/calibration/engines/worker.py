@@ -1,7 +1,7 @@
 """The other end of :mod:`.processes`: a process that opens a job once and does the shards it is sent.
 
 Frames are a length and a pickle. First comes the job, then shards; for each the answer is the result, or what
-was raised. The parent's end of the pipe is the leash: when it closes, the worker goes too.
+was raised. When the parent's end of the pipe closes, the worker ends too.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import IO, Any, BinaryIO
 
 from octavo.errors import OctavoError
 
-GRACE = 3.0  # seconds that a worker without a parent may go on for
+_GRACE = 3.0  # seconds that a worker may go on without a parent
 _LENGTH = struct.Struct("<Q")
 
 
 class RemoteError(Exception):
-    """What a worker saw of an exception: shown as the cause of the one that is raised for it."""
+    """The traceback of an exception in a worker, shown as the cause of the one that is raised for it."""
 
 
 def write_frame(pipe: IO[bytes], message: bytes) -> None:
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _own_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes to the parent; a library that prints writes to standard error instead."""
+    """Return the pipes to the parent; a library that prints writes to standard error instead."""
     source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
@@ -78,7 +78,7 @@ def _receive(source: BinaryIO, frames: queue.SimpleQueue[bytes | None]) -> None:
             frames.put(read_frame(source))
     except (EOFError, OSError):
         frames.put(None)
-        time.sleep(GRACE)
+        time.sleep(_GRACE)
         os._exit(1)
 
 
@@ -87,7 +87,7 @@ def _job(frame: bytes) -> tuple[Any, int]:
         job, threads = pickle.loads(frame)
     except Exception as error:
         raise OctavoError(
-            f"The work can't be taken to another process ({error}); define its functions in a module that "
+            f"The work can't be sent to another process ({error}); define its functions in a module that "
             "can be imported, or use the engine 'serial'."
         ) from error
     return job, threads
@@ -101,7 +101,7 @@ def _answer(do: Any, frame: bytes) -> bytes:
 
 
 def raised(error: Exception) -> bytes:
-    """An exception as an answer."""
+    """Return an exception as an answer."""
     trace = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))
@@ -111,9 +111,9 @@ def raised(error: Exception) -> bytes:
 
 
 def unpacked(answer: bytes) -> Any:
-    """The result that an answer holds; what was raised is raised again."""
-    well, content = pickle.loads(answer)
-    if well:
+    """Return the result that an answer holds; what was raised is raised again."""
+    is_result, content = pickle.loads(answer)
+    if is_result:
         return content
     error, trace = content
     raise error from RemoteError(trace)

@@ -1,23 +1,36 @@
-"""Methods: how a range is read off what was observed of a tensor. Pure functions ``(state, scheme) → Range``.
+"""Methods: how the range of a tensor is computed from its statistics.
 
-To add one: its settings as a class in :mod:`octavo.core.scheme`, a file here, and a case in :func:`read`.
+A method is a pure function ``(state, method, scheme) → Range``.
+To add one: a file here with its settings (a subclass of :class:`octavo.core.scheme.Method`) and its function,
+and a line in ``_FUNCTIONS``. The settings of the built-in methods are in :mod:`octavo.core.scheme`.
 Where only the extremes of a tensor could be observed, they are its range by any method.
 """
 
 from __future__ import annotations
 
-from octavo.calibration.methods.auto import auto
-from octavo.calibration.methods.distribution import distribution
-from octavo.calibration.methods.entropy import entropy
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 from octavo.calibration.methods.minmax import minmax
-from octavo.calibration.methods.mse import mse
-from octavo.calibration.methods.percentile import percentile
-from octavo.calibration.observers import ExtremesState, HistogramState, ManyState, MinMaxState
-from octavo.core.scheme import MSE, Auto, Distribution, Entropy, Method, MinMax, Percentile, Scheme
-from octavo.core.stats import Need, Range, State
+from octavo.calibration.statistics import CombinedState, ExtremesState, HistogramState, SampleExtremesState
+from octavo.core.registry import load_entry
+from octavo.core.requests import Extremes, Histogram, Request
+from octavo.core.scheme import Method, MinMax, Scheme
+from octavo.core.stats import Range, State
 from octavo.errors import TableError
 
-__all__ = ["need", "need_of", "needs_histogram", "read"]
+__all__ = ["READERS", "need", "need_of", "needs_histogram", "read"]
+
+Reader: TypeAlias = Callable[[HistogramState, Any, Scheme], Range]  # of the state, the method and its scheme
+
+_FUNCTIONS = {  # name of the method: module of octavo.calibration.methods, and function
+    "percentile": "percentile:percentile",
+    "entropy": "entropy:entropy",
+    "mse": "mse:mse",
+    "distribution": "distribution:distribution",
+    "auto": "auto:auto",
+}
+READERS: dict[str, Reader] = {name: load_entry(__name__, line) for name, line in _FUNCTIONS.items()}
 
 
 def needs_histogram(method: Method) -> bool:
@@ -25,36 +38,26 @@ def needs_histogram(method: Method) -> bool:
     return not isinstance(method, MinMax)
 
 
-def need_of(method: Method) -> Need:
+def need_of(method: Method) -> Request:
     """What has to be found out about a tensor for a method: no more than it reads."""
     if isinstance(method, MinMax):
-        return Need(samples=method.average or method.momentum is not None)
-    return Need(histogram=True)
+        return Request(Extremes(each_sample=method.average or method.momentum is not None))
+    return Request(Histogram())
 
 
-def need(scheme: Scheme) -> Need:
+def need(scheme: Scheme) -> Request:
     """What has to be found out about a tensor of this scheme."""
     return need_of(scheme.method)
 
 
 def read(state: State, scheme: Scheme) -> Range:
     """The range of a tensor by the method of its scheme."""
-    if isinstance(state, ManyState):
+    if isinstance(state, CombinedState):
         state = state.first
-    if isinstance(state, ExtremesState | MinMaxState):
+    if isinstance(state, ExtremesState | SampleExtremesState):
         return minmax(state, scheme.method if isinstance(scheme.method, MinMax) else MinMax())
     if not isinstance(state, HistogramState):
         raise TableError(f"No method reads statistics of kind {state.kind!r}; collect them again.")
-    match scheme.method:
-        case MinMax():
-            return minmax(state.extremes, scheme.method)
-        case Percentile():
-            return percentile(state, scheme.method, scheme)
-        case Entropy():
-            return entropy(state, scheme.method)
-        case MSE():
-            return mse(state, scheme)
-        case Distribution():
-            return distribution(state)
-        case Auto():
-            return auto(state, scheme)
+    if isinstance(scheme.method, MinMax):
+        return minmax(state.extremes, scheme.method)
+    return READERS[scheme.method.name](state, scheme.method, scheme)

@@ -9,17 +9,17 @@ from octavo.calibration.methods.entropy import entropy
 from octavo.calibration.methods.mse import mse
 from octavo.calibration.methods.percentile import percentile
 from octavo.calibration.methods.spread import Spread
-from octavo.calibration.observers import HistogramState
-from octavo.core.scheme import Entropy, Percentile, Scheme
+from octavo.calibration.statistics import HistogramState
+from octavo.core.scheme import MSE, Auto, Distribution, Entropy, Percentile, Scheme
 from octavo.core.stats import Range
 
 _PERCENTS = (99.9999, 99.999, 99.99, 99.9)
 
 
-def auto(state: HistogramState, scheme: Scheme) -> Range:
+def auto(state: HistogramState, method: Auto, scheme: Scheme) -> Range:
     """The extremes, several percentiles, entropy or least squares; the widest of equals."""
     if scheme.qtype.is_float:
-        return distribution(state)
+        return distribution(state, Distribution(), scheme)
     found = candidates(state, scheme)
     lows, highs = np.array([r.low for r in found]), np.array([r.high for r in found])
     return found[int(np.argmin(Spread.of(state).error(lows, highs, scheme)))]
@@ -32,6 +32,6 @@ def candidates(state: HistogramState, scheme: Scheme) -> list[Range]:
     return [
         Range(state.low, state.high),
         *(percentile(state, Percentile(percent), scheme) for percent in _PERCENTS),
-        entropy(state, Entropy()),
-        mse(state, scheme),
+        entropy(state, Entropy(), scheme),
+        mse(state, MSE(), scheme),
     ]

@@ -7,11 +7,12 @@ import math
 import numpy as np
 
 from octavo.calibration.methods.spread import Spread
-from octavo.calibration.observers import HistogramState
+from octavo.calibration.statistics import HistogramState
+from octavo.core.scheme import Distribution, Scheme
 from octavo.core.stats import Range
 
 
-def distribution(state: HistogramState) -> Range:
+def distribution(state: HistogramState, method: Distribution, scheme: Scheme) -> Range:
     """The extremes and the standard deviation."""
     spread = Spread.of(state)
     total = spread.counts.sum()

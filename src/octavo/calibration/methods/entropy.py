@@ -9,6 +9,11 @@ in ``levels`` groups and spread again evenly over the bins of each group that ar
 whose sums are differences of running sums: all thresholds at once, without a loop. Zero has a level of its
 own whatever the threshold, so the spike of zeros that a Relu leaves must not decide: the first bin counts no
 more than the second.
+
+``P`` and ``Q`` are equal where a threshold leaves a single filled bin, however much it cuts off. Therefore
+what is cut off counts too: the values that are kept diverge from all values by ``-ln(kept / all)``. And no
+threshold is chosen whose clipped values cost more than eight times the squared error of the extremes, so that
+the root of the mean squared error is at most three times theirs.
 """
 
 from __future__ import annotations
@@ -16,23 +21,51 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.methods.spread import within
-from octavo.calibration.observers import HistogramState
-from octavo.core.scheme import Entropy
+from octavo.calibration.methods.spread import Spread, within
+from octavo.calibration.statistics import HistogramState
+from octavo.core.qtypes import INT8
+from octavo.core.scheme import Entropy, Scheme
 from octavo.core.stats import Range
 
 F64 = npt.NDArray[np.float64]
 
+CLIPPING = 8.0  # the squared error that clipping may add, as a multiple of the squared error of the extremes
 
-def entropy(state: HistogramState, method: Entropy) -> Range:
+
+def entropy(state: HistogramState, method: Entropy, scheme: Scheme) -> Range:
     """The range of the best threshold, within the extremes."""
     counts, width = magnitudes(state, method.bins)
     if len(counts) <= method.levels:
         return Range(state.low, state.high)
-    counts[0] = min(counts[0], counts[1])
-    divergences = divergence(counts, method.levels)
-    top = (method.levels + int(np.argmin(divergences))) * width
+    rounded = scheme if not scheme.qtype.is_float else Scheme(INT8, symmetric=True)
+    (error,) = Spread.of(state).error(state.low, state.high, rounded)
+    top = best_threshold(counts, width, method.levels, float(error))
     return within(-top, top, state.low, state.high)
+
+
+def best_threshold(counts: F64, width: float, levels: int, error: float) -> float:
+    """The threshold that diverges least, where ``error`` is the mean squared error of the extremes."""
+    smoothed = counts.copy()
+    smoothed[0] = min(smoothed[0], smoothed[1])
+    size = np.arange(levels, len(counts) + 1)
+    kept = _running(smoothed)[size] / smoothed.sum()
+    with np.errstate(divide="ignore"):
+        diverging = divergence(smoothed, levels) - np.log(kept)
+    diverging[clipping(counts, width)[size] > CLIPPING * error] = np.inf
+    return float((levels + int(np.argmin(diverging))) * width)
+
+
+def clipping(counts: F64, width: float) -> F64:
+    """The mean squared error of the values that a threshold after 0, 1, … bins clips."""
+    bins = np.arange(len(counts), dtype=np.float64)
+    size, upper = np.arange(len(counts) + 1), bins + 1.0
+    # the square of the distance to the threshold, on average over a bin: (c - t)² + 1 / 12 for its centre c
+    total, first, second = (
+        _running((counts * moment)[::-1])[::-1]
+        for moment in (np.ones_like(bins), bins + 0.5, (bins**2 + bins * upper + upper**2) / 3.0)
+    )
+    squares = second - 2.0 * size * first + size**2 * total
+    return np.asarray(np.maximum(squares, 0.0) * width**2 / max(counts.sum(), 1.0))
 
 
 def magnitudes(state: HistogramState, bins: int) -> tuple[F64, float]:

@@ -7,17 +7,17 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.observers import ChannelState, ExtremesState, MinMaxState
+from octavo.calibration.statistics import ChannelState, ExtremesState, SampleExtremesState
 from octavo.core.scheme import MinMax
 from octavo.core.stats import Range
 from octavo.errors import TableError
 
 
-def minmax(state: ExtremesState | MinMaxState, method: MinMax) -> Range:
+def minmax(state: ExtremesState | SampleExtremesState, method: MinMax) -> Range:
     """``average``: the mean over samples; ``momentum`` c: ``v ← v + c (new - v)`` from the first one on."""
     if method.momentum is None and not method.average:
         return Range(state.low, state.high)
-    if not isinstance(state, MinMaxState):
+    if not isinstance(state, SampleExtremesState):
         raise TableError(
             "An average of extremes needs the extremes of each sample, and these statistics hold only those "
             "of all samples; calibrate again with the method that averages."

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from octavo.calibration.methods.spread import Spread
-from octavo.calibration.observers import HistogramState
+from octavo.calibration.statistics import HistogramState
 
 
 def moments(state: HistogramState, power: float = 1.0) -> tuple[float, float]:

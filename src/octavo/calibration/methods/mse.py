@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.calibration.methods.spread import Spread, within
-from octavo.calibration.observers import HistogramState
-from octavo.core.scheme import Scheme
+from octavo.calibration.statistics import HistogramState
+from octavo.core.scheme import MSE, Scheme
 from octavo.core.stats import Range
 
 F64 = npt.NDArray[np.float64]
@@ -37,7 +37,7 @@ class Values(Protocol):
         ...
 
 
-def mse(state: HistogramState, scheme: Scheme) -> Range:
+def mse(state: HistogramState, method: MSE, scheme: Scheme) -> Range:
     """The range inside the extremes that makes quantization err least."""
     if scheme.qtype.is_float or state.low == state.high:
         return Range(state.low, state.high)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.calibration.methods.spread import Spread, within
-from octavo.calibration.observers import HistogramState
+from octavo.calibration.statistics import HistogramState
 from octavo.core.scheme import Percentile, Scheme
 from octavo.core.stats import Range
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.observers import HistogramState
+from octavo.calibration.statistics import HistogramState
 from octavo.core import affine
 from octavo.core.granularity import PerChannel
 from octavo.core.scheme import Scheme

@@ -21,14 +21,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.calibration.observers import MinMaxState
-from octavo.calibration.tables import flatbuffers, json, text
-from octavo.calibration.tables.checks import MOST_BYTES, checked
-from octavo.calibration.tables.clamps import within_clamps
+from octavo.calibration.statistics import SampleExtremesState
+from octavo.calibration.tables import json_table, tensorrt_table, text_table
+from octavo.calibration.tables.table_checks import MAX_BYTES, checked
+from octavo.core import files
 from octavo.core.bounded import read_bytes
 from octavo.core.stats import Range, Stats
 from octavo.errors import TableError
-from octavo.model import files, io
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.graph.normalize import normalize
+from octavo.ops.hooks import clamp_bounds
 
 __all__ = ["FORMATS", "Format", "as_stats", "load", "save", "save_all", "within_clamps"]
 
@@ -46,9 +49,9 @@ class Format:
 FORMATS: dict[str, Format] = {
     entry.name: entry
     for entry in (
-        Format("flatbuffers", "calibration.flatbuffers", flatbuffers.dump, flatbuffers.parse),
-        Format("json", "calibration.json", json.dump, json.parse),
-        Format("text", "calibration.cache", text.dump, text.parse),
+        Format("flatbuffers", "calibration.flatbuffers", tensorrt_table.dump, tensorrt_table.parse),
+        Format("json", "calibration.json", json_table.dump, json_table.parse),
+        Format("text", "calibration.cache", text_table.dump, text_table.parse),
     )
 }
 _BY_SUFFIX = {Path(entry.file_name).suffix: entry for entry in FORMATS.values()} | {".txt": FORMATS["text"]}
@@ -73,10 +76,10 @@ def save_all(ranges: Mapping[str, Range], folder: str | Path) -> list[Path]:
 
 
 def load(path: str | Path, format: str | None = None) -> dict[str, Range]:
-    """The ranges of a table; where the file holds only magnitudes, from minus to plus each."""
+    """Return the ranges of a table; where the file holds only magnitudes, from minus to plus each."""
     found = _format(Path(path), format)
     try:
-        content = read_bytes(path, MOST_BYTES)
+        content = read_bytes(path, MAX_BYTES)
     except OSError as error:
         raise TableError(f"The table {path} can't be read: {error.strerror}.") from error
     try:
@@ -86,14 +89,33 @@ def load(path: str | Path, format: str | None = None) -> dict[str, Range]:
 
 
 def as_stats(ranges: Mapping[str, Range], model: io.ModelSource | None = None) -> Stats:
-    """Statistics of one sample whose extremes are these ranges; any method reads the same ranges off them.
+    """Return statistics of one sample with these extremes; any method reads the same ranges off them.
 
-    With a model, the ranges behind a Relu or Clip are cut to what it lets through; magnitudes need that.
+    With a model, the ranges behind a Relu or Clip are cut to its bounds, which magnitudes need.
     """
     found = checked(ranges)
     if model is not None:
         found = within_clamps(found, model)
-    return Stats({name: MinMaxState.of([0], [r.low], [r.high]) for name, r in found.items()}, 1)
+    return Stats({name: SampleExtremesState.of([0], [r.low], [r.high]) for name, r in found.items()}, 1)
+
+
+def within_clamps(ranges: Mapping[str, Range], model: io.ModelSource) -> dict[str, Range]:
+    """Return the ranges, those behind a Relu or Clip cut to its bounds.
+
+    A table of magnitudes does not know that a Relu gives nothing negative.
+    """
+    loaded = io.load(model)
+    normalize(loaded)
+    found = dict(ranges)
+    for node in query.nodes(loaded):
+        name = node.outputs[0].name or "" if node.outputs else ""
+        if name not in found or node.domain or node.op_type not in ("Relu", "Clip"):
+            continue
+        bounds = clamp_bounds(node)
+        if bounds is not None and bounds[0] <= bounds[1]:
+            low, high = (min(max(end, bounds[0]), bounds[1]) for end in found[name][:2])
+            found[name] = found[name]._replace(low=low, high=high)
+    return found
 
 
 def _format(path: Path, name: str | None) -> Format:
@@ -101,6 +123,6 @@ def _format(path: Path, name: str | None) -> Format:
     if found is None:
         known = ", ".join(f"{f.name} ({Path(f.file_name).suffix})" for f in FORMATS.values())
         raise TableError(
-            f"{name or path} is no known format of a calibration table; the formats are {known}."
+            f"{name or path} is not a known format of calibration tables; the formats are {known}."
         )
     return found

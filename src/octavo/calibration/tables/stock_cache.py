@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.tables.checks import MOST_BYTES
+from octavo.calibration.tables.table_checks import MAX_BYTES
+from octavo.core import files
 from octavo.core.bounded import read_bytes
 from octavo.core.stats import Range
 from octavo.errors import TableError
-from octavo.model import files
 
 Array = npt.NDArray[Any]
 
@@ -39,7 +39,7 @@ _DTYPES = frozenset({"float16", "float32", "float64", "int32", "int64", "uint32"
 
 @dataclass(frozen=True)
 class Cache:
-    """Fields of each tensor, and the method they were found with; None for ``smooth_quant`` leaves it out."""
+    """The fields of each tensor, and the method they were found with; ``smooth_quant`` None leaves it out."""
 
     method: str = "MinMax"
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Cache:
 
 
 def from_ranges(found: Mapping[str, Range]) -> Cache:
-    """A cache of ranges alone; with standard deviations it is one of Distribution calibration."""
+    """Return a cache of ranges alone; with standard deviations it is one of Distribution calibration."""
     spread = any(r.std is not None for r in found.values())
     return Cache("Distribution" if spread else "MinMax", {name: _fields(r) for name, r in found.items()})
 
@@ -58,7 +58,7 @@ def _fields(found: Range) -> dict[str, Any]:
 
 
 def ranges(cache: Cache) -> dict[str, Range]:
-    """The range of each tensor, over all channels."""
+    """Return the range of each tensor, over all channels."""
     return {name: _range(name, entry) for name, entry in cache.data.items()}
 
 
@@ -70,14 +70,14 @@ def _range(name: str, entry: Mapping[str, Any]) -> Range:
 
 
 def plain(value: Array | np.generic) -> Any:
-    """What JSON holds instead of an array or a numpy number."""
+    """Return what JSON holds instead of an array or a numpy number."""
     if isinstance(value, np.ndarray):
         return {"data": value.tolist(), "dtype": str(value.dtype), "CLS": "numpy.array"}
     return value.item()
 
 
 def dump(cache: Cache) -> bytes:
-    """The file's content."""
+    """Return the content of the file."""
     content: dict[str, Any] = {
         "CLS": "TensorsData",
         "data": {name: {**entry, "CLS": "TensorData"} for name, entry in cache.data.items()},
@@ -89,12 +89,12 @@ def dump(cache: Cache) -> bytes:
 
 
 def parse(data: bytes) -> Cache:
-    """The content of a file, every part of it checked."""
+    """Return the content of a file, every part of it checked."""
     return decode(parse_json(data))
 
 
 def save(cache: Cache, path: str | Path) -> Path:
-    """Write a cache as a whole."""
+    """Write a cache to a file, which appears complete or not at all."""
     target = Path(path).absolute()
     with files.replacing([target]) as (handle,):
         handle.write(dump(cache))
@@ -102,9 +102,9 @@ def save(cache: Cache, path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> Cache:
-    """Read a cache."""
+    """Read a cache from a file."""
     try:
-        content = read_bytes(path, MOST_BYTES)
+        content = read_bytes(path, MAX_BYTES)
     except OSError as error:
         raise TableError(f"The calibration cache {path} can't be read: {error.strerror}.") from error
     try:
@@ -114,11 +114,11 @@ def load(path: str | Path) -> Cache:
 
 
 def parse_json(data: bytes) -> Any:
-    """JSON without NaN, infinities and names that come twice."""
+    """Parse JSON without NaN, infinities and names that come twice."""
     try:
         return json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_no_constant)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, ValueError) as error:
-        raise TableError(f"The table is no JSON ({error}); calibrate again.") from error
+        raise TableError(f"The table is not JSON ({error}); calibrate again.") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -130,13 +130,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(text: str) -> Any:
-    raise TableError(f"The table holds {text}, which makes no range; calibrate again.")
+    raise TableError(f"The table holds {text}, which is not a range; calibrate again.")
 
 
 def decode(content: Any) -> Cache:
-    """A cache from parsed JSON."""
+    """Return a cache from parsed JSON."""
     if not isinstance(content, dict) or content.get("CLS") != "TensorsData":
-        raise TableError("This is no calibration cache: the object of class TensorsData is missing.")
+        raise TableError("This is not a calibration cache: the object of class TensorsData is missing.")
     data, smooth = content.get("data"), content.get("smooth_quant", False)
     if not isinstance(data, dict) or not isinstance(smooth, bool):
         raise TableError("The calibration cache is damaged: 'data' or 'smooth_quant' is of the wrong kind.")
@@ -149,13 +149,13 @@ def _method(value: Any) -> str:
     text = value.get("value") if isinstance(value, dict) else value
     name = str(text).removeprefix("CalibrationMethod.")
     if name not in METHODS:
-        raise TableError(f"{str(text)[:60]!r} is no calibration method; there are {', '.join(METHODS)}.")
+        raise TableError(f"{str(text)[:60]!r} is not a calibration method; there are {', '.join(METHODS)}.")
     return name
 
 
 def _entry(name: str, entry: Any) -> dict[str, Any]:
     if not isinstance(entry, dict):
-        raise TableError(f"The cache's entry of {name!r} is no object; calibrate again.")
+        raise TableError(f"The cache's entry of {name!r} is not an object; calibrate again.")
     unknown = [key for key in entry if key not in FIELDS and key != "CLS"]
     if unknown:
         raise TableError(f"The cache's entry of {name!r} has an unknown field {unknown[0][:60]!r}.")
@@ -168,7 +168,9 @@ def _entry(name: str, entry: Any) -> dict[str, Any]:
 def _value(tensor: str, key: str, value: Any) -> Any:
     where = f"{key!r} of {tensor!r}"
     if isinstance(value, bool) or not isinstance(value, int | float | dict):
-        raise TableError(f"The cache has {str(value)[:60]!r} for {where}, which is no number and no array.")
+        raise TableError(
+            f"The cache has {str(value)[:60]!r} for {where}, which is neither a number nor an array."
+        )
     if isinstance(value, dict):
         return _array(where, value)
     if key not in FLOATS:

@@ -1,1 +1,1 @@
-"""The tasks, a file each; :mod:`octavo.evaluation.registry` names them."""
+"""The built-in tasks, one file each; :mod:`octavo.evaluation.registry` lists them by name."""

@@ -1,93 +1,109 @@
 """Agreement with a reference model, where there are no labels: the same answer, and how far outputs differ.
 
-Outputs that look like scores of classes (``[samples, classes]``) are held against each other by their best
-class. All outputs are compared by the signal to noise ratio ``10 log10(Σ x² / Σ (x − y)²)`` and the cosine.
+Outputs that look like scores of classes (``[samples, classes]``) are compared by their best class. All
+outputs are compared by the signal to noise ratio ``10 log10(Σ x² / Σ (x − y)²)`` and the cosine.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from octavo.calibration.data import checked
-from octavo.calibration.readers import Source, source_of
-from octavo.calibration.readers.objects import OneWay
+from octavo.data.feeds import checked
+from octavo.data.readers import source_of
+from octavo.data.readers.python_objects import OneWay
+from octavo.data.source import Source
 from octavo.errors import DataError, ModelError
-from octavo.evaluation.batching import batch_size
-from octavo.evaluation.metrics import F64, Array, sqnr_db
-from octavo.evaluation.task import Batch, ClassScore, Feeds, Figure, Outputs, Setting, Work, batches
-from octavo.evaluation.tasks.classification import column
-from octavo.model.session import InputSpec
+from octavo.evaluation.metrics import sqnr_db
+from octavo.evaluation.task import (
+    F64,
+    Array,
+    Batch,
+    ClassScore,
+    Feeds,
+    Metric,
+    Outputs,
+    PreparedTask,
+    TaskContext,
+    batches,
+    column_mean,
+)
+from octavo.model.runtime.session import InputSpec
 
-_ALIKE, _OUTPUTS, _FIELDS = 0, 1, 5  # a row: share of like answers, then five sums for each output
+# A row is the share of equal answers, then five sums for each output.
+_AGREES, _OUTPUTS, _SUMS = 0, 1, 5
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """No options: data is whatever a model can be calibrated with."""
+    """Has no options: data is whatever a model can be calibrated with."""
 
     name: ClassVar[str] = "agreement"
-    summary: ClassVar[str] = "how often a model answers as the float model, and how far outputs differ"
-    pair: ClassVar[bool] = True
+    summary: ClassVar[str] = "how often a model answers as the float model does, and how far outputs differ"
+    needs_reference: ClassVar[bool] = True
 
-    def open(self, data: Any, setting: Setting) -> Work:
-        """Feeds as they come, taken by number in the workers."""
-        batch_size(setting, 1)
-        if setting.batch is not None and setting.batch > 1:
-            from octavo.calibration.readers.batches import Batched
+    def open(self, data: Any, context: TaskContext) -> PreparedTask:
+        """Return one batch for each feed; workers read feeds by their index."""
+        context.batch_size(1)
+        if context.batch is not None and context.batch > 1:
+            from octavo.data.batches import Batched
 
-            data = Batched(data, setting.batch)
-        source, count = _counted(source_of(data, setting.specs), setting)
-        return Work(
+            data = Batched(data, context.batch)
+        source, count = _counted(source_of(data, context.specs), context)
+        samples = getattr(source, "sample_count", None)
+        return PreparedTask(
             batches(range(count), 1),
-            count,
-            PairReading(source, tuple(setting.specs)),
-            (),
+            count if samples is None else samples,
+            AgreementProcessing(source, tuple(context.specs)),
+            _metrics,
             fold=_folded,
-            choose=_figures,
             per_class=_by_output,
-            class_figure="sqnr_db",
-            notes=(f"each sample is a batch of {setting.batch}",) if setting.batch else (),
+            class_metric="sqnr_db",
+            notes=(f"the samples were fed in batches of {context.batch}",) if context.batch else (),
         )
 
 
-def _counted(source: Source, setting: Setting) -> tuple[Source, int]:
-    """A source that can be asked for samples by number, and how many there are."""
+def _counted(source: Source, context: TaskContext) -> tuple[Source, int]:
+    """Return a source that can be read by index, and how many feeds it has; the limit counts samples."""
+    limited = getattr(source, "limited", None)
+    if limited is not None and context.samples is not None:
+        source = limited(context.samples)
+        context = replace(context, samples=None)
     length = source.length
     if length is None or isinstance(source, OneWay):
-        taken = list(source.portion(0, setting.samples))
-        source, length = source_of(taken, setting.specs), len(taken)
-    count = length if setting.samples is None else min(length, setting.samples)
+        taken = list(source.portion(0, context.samples))
+        source, length = source_of(taken, context.specs), len(taken)
+    count = length if context.samples is None else min(length, context.samples)
     if not count:
-        raise DataError("There is no sample to evaluate; give at least one.")
+        raise DataError("There are no samples to evaluate; give at least one.")
     return source, count
 
 
 @dataclass(frozen=True)
-class PairReading:
-    """A sample in, what both models' outputs have in common out."""
+class AgreementProcessing:
+    """Feeds a sample to both models, and keeps sums of their outputs and differences."""
 
     source: Source
     specs: tuple[InputSpec, ...]
 
     def feed(self, batch: Batch) -> Feeds:
-        """The sample of this number, checked against the model's inputs."""
-        index = batch.parts[0]
+        """Return the sample of this index, checked against the model's inputs."""
+        index = batch.items[0]
         return checked(next(iter(self.source.portion(index, index + 1))), self.specs, index)
 
     def rows(self, outputs: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:
-        """One model has nothing to agree with."""
+        """Raise: one model alone has nothing to agree with."""
         raise DataError("Agreement needs two models.")
 
     def pair_rows(self, outputs: Outputs, reference: Outputs, batch: Batch) -> Sequence[Any]:
-        """The share of like answers, and sums for each output."""
-        _check_alike(outputs, reference)
+        """Return the share of equal answers, and sums for each output."""
+        _check_same_outputs(outputs, reference)
         names = [name for name, value in reference.items() if value.dtype.kind in "fViub"]
-        row = [_alike(outputs, reference)]
+        row = [_same_class(outputs, reference)]
         for name in names:
             x = np.asarray(reference[name], np.float64).ravel()
             y = np.asarray(outputs[name], np.float64).ravel()
@@ -95,11 +111,11 @@ class PairReading:
         return [(tuple(row), tuple(names))]
 
 
-def _check_alike(outputs: Outputs, reference: Outputs) -> None:
+def _check_same_outputs(outputs: Outputs, reference: Outputs) -> None:
     ours, theirs = ({n: list(v.shape) for n, v in one.items()} for one in (outputs, reference))
     if ours != theirs:
         raise ModelError(
-            f"The models have different outputs: {ours} and {theirs}; they have no common measure."
+            f"The models have different outputs, {ours} and {theirs}; give a model and the one made from it."
         )
 
 
@@ -107,8 +123,8 @@ def _is_scores(value: Array) -> bool:
     return value.dtype.kind in "fV" and value.ndim == 2 and value.shape[1] >= 2
 
 
-def _alike(outputs: Outputs, reference: Outputs) -> float:
-    """The share of rows with the same best class, over outputs that look like scores; NaN without any."""
+def _same_class(outputs: Outputs, reference: Outputs) -> float:
+    """Return the share of rows with the same best class, over all outputs that are scores; NaN if none is."""
     shares = [
         float((np.argmax(outputs[name], axis=1) == np.argmax(value, axis=1)).mean())
         for name, value in reference.items()
@@ -118,7 +134,7 @@ def _alike(outputs: Outputs, reference: Outputs) -> float:
 
 
 class _Table:
-    """Rows of numbers with the names of the outputs."""
+    """The rows, and the names of the outputs that they hold sums of."""
 
     def __init__(self, values: F64, names: Sequence[str]) -> None:
         self.values, self.names = values, names
@@ -129,32 +145,31 @@ class _Table:
     def __getitem__(self, index: Any) -> _Table:
         return _Table(self.values[index], self.names)
 
-    def output(self, place: int) -> F64:
-        """The five sums of an output."""
-        start = _OUTPUTS + place * _FIELDS
-        return self.values[:, start : start + _FIELDS]
+    def output(self, index: int) -> F64:
+        """Return the five sums of an output."""
+        start = _OUTPUTS + index * _SUMS
+        return self.values[:, start : start + _SUMS]
 
 
 def _folded(rows: Sequence[Any]) -> _Table:
-    """Rows as one table."""
     return _Table(np.array([row for row, _ in rows], np.float64), rows[0][1])
 
 
-def _figures(table: _Table) -> tuple[Figure, ...]:
-    figures = [Figure("sqnr_db", _sqnr), Figure("cosine", _cosine)]
-    alike = table.values[:, _ALIKE]
-    if not np.isnan(alike).any():
-        whole = bool(np.isin(alike, (0.0, 1.0)).all())
-        figures.insert(0, Figure("agreement", _agreement, percent=True, right=_agrees if whole else None))
-    return tuple(figures)
+def _metrics(table: _Table) -> tuple[Metric, ...]:
+    metrics = [Metric("sqnr_db", _sqnr), Metric("cosine", _cosine)]
+    same = table.values[:, _AGREES]
+    if not np.isnan(same).any():
+        single = bool(np.isin(same, (0.0, 1.0)).all())  # one answer for each sample
+        metrics.insert(0, Metric("agreement", _agreement, percent=True, correct=_agrees if single else None))
+    return tuple(metrics)
 
 
 def _agreement(table: _Table) -> float:
-    return column(_ALIKE)(table.values)
+    return column_mean(table.values, _AGREES)
 
 
 def _agrees(table: _Table) -> Any:
-    return table.values[:, _ALIKE] > 0.5
+    return table.values[:, _AGREES] > 0.5
 
 
 def _sqnr(table: _Table) -> float:
@@ -169,5 +184,5 @@ def _cosine(table: _Table) -> float:
 
 def _by_output(table: _Table) -> list[ClassScore]:
     return [
-        ClassScore(name, sqnr_db(table.output(place)), len(table)) for place, name in enumerate(table.names)
+        ClassScore(name, sqnr_db(table.output(index)), len(table)) for index, name in enumerate(table.names)
     ]

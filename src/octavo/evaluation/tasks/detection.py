@@ -1,4 +1,4 @@
-"""Detection: COCO's mean average precision on annotated pictures."""
+"""Detection: COCO's mean average precision on annotated images (needs ``octavo[coco]``)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,31 @@ from typing import Any, ClassVar
 import numpy as np
 
 from octavo.errors import DataError
-from octavo.evaluation import coco, decoders
-from octavo.evaluation.annotations import Annotations
-from octavo.evaluation.batching import batch_size
-from octavo.evaluation.boxes import F64, Detections, Frame, Limits
-from octavo.evaluation.categories import Numbering
-from octavo.evaluation.pictures import Pictures, described
-from octavo.evaluation.task import Batch, Feeds, Figure, Outputs, Setting, Work, batches
+from octavo.evaluation.detection import coco, decoders
+from octavo.evaluation.detection.annotations import Annotations, Numbering
+from octavo.evaluation.detection.boxes import Detections, Frame, Limits
+from octavo.evaluation.image_samples import ImageFeeds, image_source
+from octavo.evaluation.task import (
+    F64,
+    Batch,
+    Feeds,
+    Metric,
+    Outputs,
+    PreparedTask,
+    TaskContext,
+    batches,
+)
 
-RESAMPLES = 200
+_RESAMPLES = 200  # fewer than for other metrics: each one computes precision over all images again
 
 
 @dataclass(frozen=True)
 class Detection:
-    """Options: annotations, categories to count, how outputs are read, which boxes count.
+    """Options: annotations, categories to count, how outputs are decoded, which boxes count.
 
-    ``decoder`` is one of :data:`octavo.evaluation.decoders.DECODERS`, or ``auto``. ``numbering`` says what
-    the model's class numbers are: ``order`` (the place among the categories), ``id``, or ``auto``.
+    ``decoder`` is one of :data:`octavo.evaluation.detection.decoders.DECODERS`, or ``auto``. ``numbering``
+    says what the model's class numbers are: ``order`` (the position among the categories), ``id``, or
+    ``auto``.
     """
 
     annotations: str | Path | None = None
@@ -41,48 +49,48 @@ class Detection:
     name: ClassVar[str] = "detection"
     summary: ClassVar[str] = "COCO mAP, AP50 and AP by class"
 
-    def open(self, data: Any, setting: Setting) -> Work:
-        """Pictures that are annotated, in the order of the annotations."""
-        given = described(data, self.preprocess, self.size)
-        if not isinstance(given.place, str | Path):
-            raise DataError("Detection needs a folder of pictures as data, and annotations in COCO's JSON.")
-        folder = Path(given.place)
+    def open(self, data: Any, context: TaskContext) -> PreparedTask:
+        """Return the annotated images, in the order of the annotations."""
+        given = image_source(data, self.preprocess, self.size)
+        if not isinstance(given.location, str | Path):
+            raise DataError("Detection needs a folder of images as data, and annotations in COCO's JSON.")
+        folder = Path(given.location)
         annotations = Annotations.read(_annotations(folder, self.annotations))
-        rows = _pictures(folder, annotations)[: setting.samples]
-        wanted = annotations.filtered(self.categories)
+        rows = _annotated_images(folder, annotations)[: context.samples]
+        categories = annotations.category_ids(self.categories)
         numbers = [number for _, number in rows]
-        pictures = Pictures.of(setting.specs, given.preprocess, given.size)
-        pictures.check_whole()
-        reading = BoxReading(
-            pictures,
-            batch_size(setting, 0) or None,
+        images = ImageFeeds.of(context.specs, given.preprocess, given.size)
+        images.check_whole()
+        processing = BoxProcessing(
+            images,
+            context.fixed_batch,
             decoders.known(self.decoder),
             Numbering(self.numbering, tuple(annotations.categories)),
             Limits(self.score, self.iou),
         )
-        size = batch_size(setting, 1)
-        return Work(
+        size = context.batch_size(1)
+        return PreparedTask(
             batches([path for path, _ in rows], size),
             len(rows),
-            reading,
-            FIGURES,
-            fold=partial(_matched, annotations=annotations, pictures=numbers, categories=wanted),
+            processing,
+            METRICS,
+            fold=partial(_matched, annotations=annotations, images=numbers, categories=categories),
             per_class=partial(coco.class_precision, names=annotations.categories),
-            class_figure="AP",
+            class_metric="AP",
             settings={"batch": size, "annotations": str(annotations.path)},
         )
 
 
 def _matched(
-    rows: Sequence[F64], annotations: Annotations, pictures: Sequence[int], categories: Sequence[int]
+    rows: Sequence[F64], annotations: Annotations, images: Sequence[int], categories: Sequence[int]
 ) -> coco.Matches:
-    return coco.matched(annotations, pictures, categories, rows)
+    return coco.matched(annotations, images, categories, rows)
 
 
 def _annotations(folder: Path, given: str | Path | None) -> Path:
-    """The annotations file: as named, the one JSON in the folder, or the one beside it with its name."""
+    """Return the annotations file: as named, the one JSON in the folder, or the one beside it of its name."""
     if not folder.is_dir():
-        raise DataError(f"There is no folder {folder}; detection needs a folder of pictures.")
+        raise DataError(f"There is no folder {folder}; detection needs a folder of images.")
     if given is not None:
         return Path(given)
     found = [*sorted(folder.glob("*.json")), *(p for p in [Path(f"{folder}.json")] if p.is_file())]
@@ -90,49 +98,49 @@ def _annotations(folder: Path, given: str | Path | None) -> Path:
         return found[0]
     what = "several JSON files are" if found else "no JSON file is"
     raise DataError(
-        f"Detection needs annotations, and {what} in {folder} or beside it; name the file: annotations=…"
+        f"Detection needs annotations, but {what} in {folder} or beside it; name the file: annotations=…"
     )
 
 
-def _pictures(folder: Path, annotations: Annotations) -> list[tuple[Path, int]]:
-    """Every annotated picture, or a sentence that names the first that is missing."""
-    rows = [(folder / name, number) for name, number in annotations.pictures]
+def _annotated_images(folder: Path, annotations: Annotations) -> list[tuple[Path, int]]:
+    """Return every annotated image, or raise with the first that is missing."""
+    rows = [(folder / name, number) for name, number in annotations.images]
     if not rows:
-        raise DataError(f"{annotations.path} lists no picture.")
+        raise DataError(f"{annotations.path} lists no images.")
     missing = [path for path, _ in rows if not path.is_file()]
     if missing:
         raise DataError(
-            f"{annotations.path} lists {len(missing)} of {len(rows)} pictures that are not in {folder}, the "
+            f"{len(missing)} of {len(rows)} images listed in {annotations.path} are not in {folder}, the "
             f"first is {missing[0].name}; give the folder that belongs to these annotations."
         )
     return rows
 
 
 @dataclass(frozen=True)
-class BoxReading:
-    """Pictures in, boxes in the picture's own pixels out."""
+class BoxProcessing:
+    """Reads images, and keeps boxes in the image's own pixels."""
 
-    pictures: Pictures
+    images: ImageFeeds
     fixed: int | None
     decoder: str
     numbering: Numbering
     limits: Limits
 
     def feed(self, batch: Batch) -> Feeds:
-        """Pictures are read here, in the worker."""
-        return self.pictures.feed(batch.parts, self.fixed)[0]
+        """Read the images, in the worker."""
+        return self.images.feed(batch.items, self.fixed)[0]
 
     def rows(self, outputs: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:
-        """``(left, top, width, height, score, category)`` for each detection of each picture."""
-        pixels = feed[self.pictures.spec.name]
-        frames = [self.pictures.frame(path, pixels) for path in batch.parts]
+        """Return ``(left, top, width, height, score, category)`` for each detection of each image."""
+        pixels = feed[self.images.spec.name]
+        frames = [self.images.frame(path, pixels) for path in batch.items]
         return detected(outputs, frames, self.decoder, self.numbering, self.limits)
 
 
 def detected(
     outputs: Outputs, frames: Sequence[Frame], decoder: str, numbering: Numbering, limits: Limits
 ) -> list[F64]:
-    """The detections of each picture of a batch as rows for COCO."""
+    """Return the detections of each image of a batch as rows for COCO."""
     name = decoders.recognized(outputs) if decoder == "auto" else decoder
     found = decoders.decode(name, outputs, frames, limits)
     return [_row(one, numbering.of(one.classes, decoders.class_count(name, outputs), name)) for one in found]
@@ -144,8 +152,7 @@ def _row(found: Detections, categories: F64) -> F64:
     return np.asarray(table[(categories >= 0) & np.isfinite(table).all(axis=1)], np.float64)
 
 
-FIGURES = (
-    Figure("mAP", coco.mean_precision, percent=True, resamples=RESAMPLES),
-    Figure("AP50", partial(coco.mean_precision, overlap=coco.IOU_50), percent=True, resamples=RESAMPLES),
-    Figure("AP75", partial(coco.mean_precision, overlap=coco.IOU_75), percent=True, resamples=RESAMPLES),
+METRICS = tuple(
+    Metric(name, partial(coco.mean_precision, overlap=overlap), percent=True, resamples=_RESAMPLES)
+    for name, overlap in (("mAP", None), ("AP50", coco.IOU_50), ("AP75", coco.IOU_75))
 )

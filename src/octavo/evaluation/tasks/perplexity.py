@@ -1,4 +1,4 @@
-"""Perplexity: how surprised a language model is by a text, over windows of tokens."""
+"""Perplexity: how well a language model predicts a text, over windows of tokens."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from octavo.calibration.data import checked
-from octavo.calibration.readers.numpy_files import plain_array
+from octavo.data.feeds import checked
+from octavo.data.past import empty_past, is_past
+from octavo.data.readers.numpy_files import plain_array
 from octavo.errors import DataError, ModelError, RecipeError
-from octavo.evaluation.labels import read_text
+from octavo.evaluation.label_files import read_text
 from octavo.evaluation.metrics import perplexity, token_nll
-from octavo.evaluation.task import Array, Batch, Feeds, Figure, Outputs, Setting, Work, batches
-from octavo.evaluation.texts import token_ids, tokenizer_of
-from octavo.model.session import InputSpec
-
-FIGURES = (Figure("perplexity", perplexity, higher_is_better=False),)
+from octavo.evaluation.task import (
+    Array,
+    Batch,
+    Feeds,
+    Metric,
+    Outputs,
+    PreparedTask,
+    TaskContext,
+    batches,
+    named_output,
+    shapes_text,
+)
+from octavo.evaluation.text_samples import token_ids, tokenizer_path
+from octavo.model.runtime.session import InputSpec
 
 
 @dataclass(frozen=True)
@@ -35,35 +45,37 @@ class Perplexity:
     name: ClassVar[str] = "perplexity"
     summary: ClassVar[str] = "perplexity of a language model over windows of tokens"
 
-    def open(self, data: Any, setting: Setting) -> Work:
-        """Windows that do not overlap; what is left over at the end is not counted."""
+    def open(self, data: Any, context: TaskContext) -> PreparedTask:
+        """Return windows that do not overlap; what is left over at the end is not counted."""
         if self.window < 2:
-            raise RecipeError(f"A window of {self.window} tokens has no next token to tell; use at least 2.")
-        ids = next((spec for spec in setting.specs if "ids" in spec.name.lower()), setting.specs[0])
-        feeds = self._feeds(data, setting, ids)
-        return Work(
+            raise RecipeError(
+                f"window must be at least 2, not {self.window}: a next token has to be predicted."
+            )
+        ids = next((spec for spec in context.specs if "ids" in spec.name.lower()), context.specs[0])
+        feeds = self._feeds(data, context, ids)
+        return PreparedTask(
             batches(feeds, 1),
             len(feeds),
-            LogitReading(ids.name, self.output),
-            FIGURES,
+            LogitProcessing(ids.name, self.output),
+            (Metric("perplexity", perplexity, higher_is_better=False),),
             settings={"tokens": int(sum(feed[ids.name].size - len(feed[ids.name]) for feed in feeds))},
         )
 
-    def _feeds(self, data: Any, setting: Setting, ids: InputSpec) -> list[Any]:
+    def _feeds(self, data: Any, context: TaskContext, ids: InputSpec) -> list[Any]:
         if isinstance(data, str | Path) or hasattr(data, "__array__"):
-            windows = self._windows(data, setting)[: setting.samples]
-            return [_filled(window, setting.specs, ids) for window in windows]
-        taken = itertools.islice(data, setting.samples)
-        found = [checked(feed, setting.specs, index) for index, feed in enumerate(taken)]
+            windows = self._windows(data, context)[: context.samples]
+            return [_filled(window, context.specs, ids) for window in windows]
+        taken = itertools.islice(data, context.samples)
+        found = [checked(feed, context.specs, index) for index, feed in enumerate(taken)]
         if not found:
-            raise DataError("There is no window of tokens to evaluate.")
+            raise DataError("There are no windows of tokens to evaluate; give at least one feed.")
         return found
 
-    def _windows(self, data: Any, setting: Setting) -> Array:
+    def _windows(self, data: Any, context: TaskContext) -> Array:
         where = str(data) if isinstance(data, str | Path) else "The array"
-        tokens = np.asarray(self._tokens(data, setting))
+        tokens = np.asarray(self._tokens(data, context))
         if tokens.dtype.kind not in "iu":
-            raise DataError(f"{where} holds {tokens.dtype}; token ids are whole numbers.")
+            raise DataError(f"{where} holds {tokens.dtype}; token ids must be integers.")
         if tokens.ndim == 2:
             return tokens[:, None]
         count = tokens.size // self.window
@@ -74,19 +86,19 @@ class Perplexity:
             )
         return tokens[: count * self.window].reshape(count, 1, self.window)
 
-    def _tokens(self, data: Any, setting: Setting) -> Any:
+    def _tokens(self, data: Any, context: TaskContext) -> Any:
         if not isinstance(data, str | Path):
             return data
         path = Path(data)
         if path.suffix.lower() == ".npy":
             return plain_array(path)
         if path.suffix.lower() != ".txt":
-            raise DataError(f"{path} is no text; perplexity takes a .txt file, or .npy with token ids.")
-        return token_ids(read_text(path, "text"), tokenizer_of(self.tokenizer, setting.model))
+            raise DataError(f"{path} is not a text file; perplexity takes .txt, or .npy with token ids.")
+        return token_ids(read_text(path, "text"), tokenizer_path(self.tokenizer, context.model))
 
 
 def _filled(ids: Array, specs: Sequence[InputSpec], own: InputSpec) -> dict[str, Array]:
-    """A window with the mask, positions and empty past that a model may ask for beside the ids."""
+    """Return a window with the mask, positions and empty past that a model may take beside the ids."""
     feed: dict[str, Array] = {}
     for spec in specs:
         name = spec.name.lower()
@@ -98,30 +110,29 @@ def _filled(ids: Array, specs: Sequence[InputSpec], own: InputSpec) -> dict[str,
             feed[spec.name] = np.arange(ids.shape[1]).astype(spec.dtype)[None]
         elif "token_type" in name:
             feed[spec.name] = np.zeros(ids.shape, spec.dtype)
-        elif "past" in name:
-            sizes = [dim if isinstance(dim, int) and dim > 0 else 0 for dim in spec.shape[1:]]
-            feed[spec.name] = np.zeros((1, *sizes), spec.dtype)
+        elif is_past(spec):
+            feed[spec.name] = empty_past(spec, 1)
         else:
             raise ModelError(
-                f"The model has the input {spec.name!r}, which token ids do not fill; give feeds as data."
+                f"The input {spec.name!r} of the model can't be made from token ids; give feeds as data."
             )
     return feed
 
 
 @dataclass(frozen=True)
-class LogitReading:
-    """Windows in, ``(sum of −log p, tokens)`` out."""
+class LogitProcessing:
+    """Feeds windows, and keeps ``(sum of −log p, tokens)`` of each."""
 
     ids: str
     output: str | None
 
     def feed(self, batch: Batch) -> Feeds:
-        """A window as it is."""
-        feed: Feeds = batch.parts[0]
+        """Return the window as it is."""
+        feed: Feeds = batch.items[0]
         return feed
 
     def rows(self, outputs: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:
-        """The likelihood of each next token."""
+        """Return the negative log likelihood of all next tokens of the window, and their number."""
         ids = feed[self.ids]
         logits = self._logits(outputs, ids)
         parts = [token_nll(logits[i, :-1], ids[i, 1:]) for i in range(len(ids))]
@@ -131,17 +142,14 @@ class LogitReading:
         return [(nll, float(sum(part.size for part in parts)))]
 
     def _logits(self, outputs: Outputs, ids: Array) -> Array:
-        if self.output is not None and self.output not in outputs:
-            raise RecipeError(f"The model has no output {self.output!r}; it has {', '.join(outputs)}.")
-        chosen = [outputs[self.output]] if self.output is not None else list(outputs.values())
+        chosen = list(outputs.values()) if self.output is None else [named_output(outputs, self.output)]
         found = next(
             (a for a in chosen if a.ndim == 3 and a.shape[:2] == ids.shape and a.dtype.kind in "fV"), None
         )
         if found is None:
-            shapes = ", ".join(f"{name!r} {list(value.shape)}" for name, value in outputs.items())
             raise ModelError(
-                f"The outputs {shapes} hold no logits [batch, tokens, vocabulary] for ids {list(ids.shape)}; "
-                "is this a language model?"
+                f"None of the outputs {shapes_text(outputs)} are logits [batch, tokens, vocabulary] for ids "
+                f"{list(ids.shape)}; is this a language model?"
             )
         if int(ids.max(initial=0)) >= found.shape[2]:
             raise DataError(

@@ -1,4 +1,4 @@
-"""Sentence similarity: Spearman's rank correlation of cosines with the scores that people gave."""
+"""Sentence similarity: Spearman's rank correlation of cosines with human scores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from octavo.errors import DataError, ModelError, RecipeError
-from octavo.evaluation.batching import batch_size, without_padding
-from octavo.evaluation.metrics import F64, Array, spearman
-from octavo.evaluation.task import Batch, Feeds, Figure, Outputs, Setting, Work, batches
-from octavo.evaluation.texts import TextFeeds, rows, tokenizer_of
+from octavo.evaluation.batching import strip_padding
+from octavo.evaluation.metrics import spearman
+from octavo.evaluation.task import (
+    F64,
+    Array,
+    Batch,
+    Feeds,
+    Metric,
+    Outputs,
+    PreparedTask,
+    TaskContext,
+    batches,
+    named_output,
+    shapes_text,
+)
+from octavo.evaluation.text_samples import TextFeeds, text_rows
 
 DEFAULT_BATCH = 32
 _POOLINGS = ("auto", "mean", "first", "none")
@@ -25,15 +37,12 @@ def _spearman(table: F64) -> float:
     return spearman(table[:, 0], table[:, 1])
 
 
-FIGURES = (Figure("spearman", _spearman),)
-
-
 @dataclass(frozen=True)
 class Similarity:
-    """Options: tokenizer, columns of the file, most tokens, the output, how tokens become one vector.
+    """Options: tokenizer, columns of the file, token limit, the output, how tokens become one vector.
 
-    ``pooling`` is ``mean`` over tokens that are no padding, ``first`` token, or ``none`` where the model
-    gives one vector for each text; ``auto`` goes by the output's shape.
+    ``pooling`` is ``mean`` over the tokens that are not padding, ``first`` token, or ``none`` where the model
+    returns one vector for each text; ``auto`` decides by the output's shape.
     """
 
     tokenizer: str | Path | None = None
@@ -44,31 +53,26 @@ class Similarity:
     name: ClassVar[str] = "similarity"
     summary: ClassVar[str] = "rank correlation of sentence similarities (Spearman)"
 
-    def open(self, data: Any, setting: Setting) -> Work:
-        """Pairs of texts with a score. All first texts come before all second ones, by length in each."""
+    def open(self, data: Any, context: TaskContext) -> PreparedTask:
+        """Return batches of texts of similar length: all first texts of the pairs, then all second ones."""
         if self.pooling not in _POOLINGS:
             raise RecipeError(f"There is no pooling {self.pooling!r}; choose {', '.join(_POOLINGS)}.")
-        table = rows(data, 2, self.columns, setting.samples)
-        scores = [_number(label, index) for index, (_, label) in enumerate(table)]
-        if len(table) < 2:
-            raise DataError("A rank correlation needs two pairs of texts at least.")
-        size = batch_size(setting, DEFAULT_BATCH)
-        texts = [words[side] for side in (0, 1) for words, _ in table]
+        pairs = text_rows(data, 2, self.columns, context.samples)
+        scores = [_number(label, index) for index, (_, label) in enumerate(pairs)]
+        if len(pairs) < 2:
+            raise DataError("A rank correlation needs at least two pairs of texts.")
+        size = context.batch_size(DEFAULT_BATCH)
+        texts = [words[side] for side in (0, 1) for words, _ in pairs]
         work: list[Batch] = []
         for side in (0, 1):
-            own = range(side * len(table), (side + 1) * len(table))
+            own = range(side * len(pairs), (side + 1) * len(pairs))
             work += batches(texts, size, sorted(own, key=lambda index: len(texts[index])))
-        feeds = TextFeeds(
-            tuple(setting.specs),
-            tokenizer_of(self.tokenizer, setting.model),
-            self.max_length,
-            batch_size(setting, 0) or None,
-        )
-        return Work(
+        feeds = TextFeeds.of(context, self.tokenizer, self.max_length)
+        return PreparedTask(
             work,
-            len(table),
-            VectorReading(feeds, self.output, self.pooling),
-            FIGURES,
+            len(pairs),
+            VectorProcessing(feeds, self.output, self.pooling),
+            (Metric("spearman", _spearman),),
             fold=partial(_cosines, scores=np.array(scores)),
             settings={"batch": size},
         )
@@ -80,12 +84,12 @@ def _number(label: Any, index: int) -> float:
     except (TypeError, ValueError):
         value = math.nan
     if math.isnan(value):
-        raise DataError(f"Sample {index} has the score {label!r}, which is no number.")
+        raise DataError(f"Sample {index} has the score {label!r}, which is not a number.")
     return value
 
 
 def _cosines(vectors: Sequence[F64], scores: F64) -> F64:
-    """Rows ``(cosine, score)``."""
+    """Return rows ``(cosine, score)``."""
     table = np.stack(vectors)
     lengths = np.linalg.norm(table, axis=1, keepdims=True)
     unit = table / np.where(lengths == 0.0, 1.0, lengths)
@@ -94,47 +98,49 @@ def _cosines(vectors: Sequence[F64], scores: F64) -> F64:
 
 
 @dataclass(frozen=True)
-class VectorReading:
-    """Texts in, one vector for each out."""
+class VectorProcessing:
+    """Tokenizes texts, and keeps one vector for each."""
 
     feeds: TextFeeds
     output: str | None
     pooling: str
 
     def feed(self, batch: Batch) -> Feeds:
-        """Texts become ids here, in the worker."""
-        return self.feeds.feed(batch.parts)
+        """Tokenize the texts, in the worker."""
+        return self.feeds.feed(batch.items)
 
     def rows(self, outputs: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:
-        """A vector for each text."""
-        vectors = pooled(_chosen(outputs, self.output), feed, self.pooling)
+        """Return a vector for each text."""
+        vectors = pooled(_vectors(outputs, self.output), feed, self.pooling)
         if not np.isfinite(vectors).all():
             raise ModelError(f"The vectors of the batch with sample {batch.indices[0]} hold NaN or infinity.")
-        return list(without_padding(vectors, len(batch.parts)))
+        return list(strip_padding(vectors, len(batch.items)))
 
 
-def _chosen(outputs: Outputs, name: str | None) -> Array:
+def _vectors(outputs: Outputs, name: str | None) -> Array:
     if name is not None:
-        if name not in outputs:
-            raise RecipeError(f"The model has no output {name!r}; it has {', '.join(outputs)}.")
-        return outputs[name]
+        return named_output(outputs, name)
     for value in outputs.values():
         if value.dtype.kind in "fV" and value.ndim in (2, 3):
             return value
-    shapes = ", ".join(f"{key!r} {list(value.shape)}" for key, value in outputs.items())
-    raise ModelError(f"The outputs {shapes} hold no vectors of texts or tokens; is this a sentence encoder?")
+    raise ModelError(
+        f"None of the outputs {shapes_text(outputs)} are vectors of texts or tokens; is this a sentence "
+        "encoder?"
+    )
 
 
 def pooled(values: Array, feed: Feeds, pooling: str) -> F64:
-    """Token vectors ``[N, T, H]`` as text vectors ``[N, H]``."""
+    """Return token vectors ``[N, T, H]`` as text vectors ``[N, H]``."""
     if values.ndim == 2:
         if pooling in ("mean", "first"):
-            raise ModelError(f"The output has shape {list(values.shape)}, one vector a text: pooling='none'.")
+            raise ModelError(
+                f"The output has shape {list(values.shape)}, one vector for each text; give pooling='none'."
+            )
         return np.asarray(values, np.float64)
     if pooling == "none" or values.ndim != 3:
         raise ModelError(
-            f"The output has shape {list(values.shape)}; a vector for each text, or for each of its tokens, "
-            "is needed."
+            f"The output has shape {list(values.shape)}; it must be a vector for each text, or one for each "
+            "token."
         )
     if pooling == "first":
         return np.asarray(values[:, 0], np.float64)

@@ -1,4 +1,4 @@
-"""Text classification: the share of texts whose class comes first."""
+"""Text classification: the share of texts whose class is ranked first."""
 
 from __future__ import annotations
 
@@ -8,31 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
-from octavo.evaluation.batching import batch_size, without_padding
-from octavo.evaluation.labelled import labelled
-from octavo.evaluation.labels import class_names, class_number
-from octavo.evaluation.task import Batch, Feeds, Figure, Outputs, Setting, Work, batches
-from octavo.evaluation.tasks.classification import (
-    ScoreReading,
-    by_class,
-    check_labels,
-    column,
-    grouped,
-    right,
-    right_rows,
-    score_table,
-)
-from octavo.evaluation.texts import TextFeeds, rows, tokenizer_of
+from octavo.evaluation.label_files import class_names, class_number
+from octavo.evaluation.labelled_samples import labelled_samples
+from octavo.evaluation.task import Batch, Feeds, Outputs, PreparedTask, TaskContext, batches, share
+from octavo.evaluation.tasks.classification import ScoreProcessing, by_class, from_samples, ranked_rows
+from octavo.evaluation.text_samples import TextFeeds, text_rows
 
 DEFAULT_BATCH = 32
-FIGURES = (Figure("accuracy", column(0), percent=True, right=right(0)),)
+METRICS = (share("accuracy", 0),)
 
 
 @dataclass(frozen=True)
 class TextClassification:
-    """Options: tokenizer, columns of the file, class names, most tokens, the output with the scores."""
+    """Options: tokenizer, columns of the file, class names, token limit, the output with the scores."""
 
     tokenizer: str | Path | None = None
     columns: Sequence[str | int] | None = None
@@ -43,37 +31,26 @@ class TextClassification:
     name: ClassVar[str] = "text-classification"
     summary: ClassVar[str] = "accuracy on labelled texts"
 
-    def open(self, data: Any, setting: Setting) -> Work:
-        """Texts and a tokenizer, or feeds with labels. Texts of like length share a batch."""
+    def open(self, data: Any, context: TaskContext) -> PreparedTask:
+        """Return batches of texts of similar length, or of feeds with labels."""
         names = class_names(self.classes)
-        size = batch_size(setting, DEFAULT_BATCH)
         if not _is_text(data):
-            found = labelled(data, self.labels, setting)
-            numbers = [class_number(label, names, f"Sample {i}") for i, label in enumerate(found.labels)]
-            work = grouped(found, numbers, setting.batch, size)
-            fed = ScoreReading(None, batch_size(setting, 0) or None, self.output)
-            return Work(work, len(numbers), fed, FIGURES, per_class=partial(by_class, names=names))
-        table = rows(data, 1, self.columns, setting.samples)
-        parts = [
-            (words[0], class_number(label, names, f"Sample {i}")) for i, (words, label) in enumerate(table)
+            found = labelled_samples(data, self.labels, context)
+            processing = ScoreProcessing(None, context.fixed_batch, self.output)
+            return from_samples(found, names, processing, context, DEFAULT_BATCH, METRICS)
+        rows = text_rows(data, 1, self.columns, context.samples)
+        items = [
+            (words[0], class_number(label, names, f"Sample {i}")) for i, (words, label) in enumerate(rows)
         ]
-        reading = TextReading(
-            TextFeeds(
-                tuple(setting.specs),
-                tokenizer_of(self.tokenizer, setting.model),
-                self.max_length,
-                batch_size(setting, 0) or None,
-            ),
-            self.output,
-        )
-        order = sorted(range(len(parts)), key=lambda index: len(parts[index][0]))
-        return Work(
-            batches(parts, size, order),
-            len(parts),
-            reading,
-            FIGURES,
+        size = context.batch_size(DEFAULT_BATCH)
+        order = sorted(range(len(items)), key=lambda index: len(items[index][0]))
+        return PreparedTask(
+            batches(items, size, order),
+            len(items),
+            TextProcessing(TextFeeds.of(context, self.tokenizer, self.max_length), self.output),
+            METRICS,
             per_class=partial(by_class, names=names),
-            class_figure="accuracy",
+            class_metric=METRICS[0].name,
             settings={"batch": size},
         )
 
@@ -81,28 +58,21 @@ class TextClassification:
 def _is_text(data: Any) -> bool:
     if isinstance(data, str | Path):
         return Path(data).suffix.lower() in (".tsv", ".csv", ".jsonl", ".txt")
-    return (
-        isinstance(data, list)
-        and bool(data)
-        and isinstance(data[0], tuple | list)
-        and isinstance(data[0][0], str)
-    )
+    first = data[0] if isinstance(data, list) and data else None
+    return isinstance(first, tuple | list) and isinstance(first[0], str)
 
 
 @dataclass(frozen=True)
-class TextReading:
-    """Texts in, whether the label comes first out."""
+class TextProcessing:
+    """Tokenizes texts, and keeps whether the label is ranked first."""
 
     feeds: TextFeeds
     output: str | None
 
     def feed(self, batch: Batch) -> Feeds:
-        """Texts become ids here, in the worker."""
-        return self.feeds.feed([words for words, _ in batch.parts])
+        """Tokenize the texts, in the worker."""
+        return self.feeds.feed([words for words, _ in batch.items])
 
     def rows(self, outputs: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:
-        """``(first, among five, label)``."""
-        labels = np.array([label for _, label in batch.parts])
-        scores = without_padding(score_table(outputs, self.output), len(labels))
-        check_labels(scores, labels, batch, None)
-        return right_rows(scores, labels)
+        """Return ``(first, among five, label)`` for each text."""
+        return ranked_rows(outputs, self.output, batch)

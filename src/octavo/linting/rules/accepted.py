@@ -11,8 +11,8 @@ from octavo.core.recipe import Placement, Style
 from octavo.linting.finding import Fault, Severity, rule
 from octavo.linting.saturation import at_risk
 from octavo.linting.view import MS, View, dq_of, is_dq, is_q, is_stored, name
-from octavo.model import query
-from octavo.model.session import runtime_ir_limit, runtime_opset_limit
+from octavo.model.graph import query
+from octavo.model.runtime.session import runtime_ir_limit, runtime_opset_limit
 from octavo.ops import Act, Kind, Weight, rule_of
 
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING

@@ -9,7 +9,7 @@ import numpy as np
 from octavo.linting import repairs
 from octavo.linting.finding import Fault, Repair, Severity, rule
 from octavo.linting.view import Array, Product, View, is_stored, name, stored
-from octavo.model import query
+from octavo.model.graph import query
 
 _TOLERANCE = 1e-3  # of a bias scale; products in float32 differ by 1e-7
 _HEADROOM = 2**30

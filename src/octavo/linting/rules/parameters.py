@@ -9,7 +9,7 @@ import numpy as np
 from octavo.linting import repairs
 from octavo.linting.finding import Fault, Severity, rule
 from octavo.linting.view import View, channel_axis, dq_of, is_dq, is_q, is_stored, name, readers, stored
-from octavo.model import query
+from octavo.model.graph import query
 
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 
@@ -32,13 +32,14 @@ def computed(view: View) -> Iterator[Fault]:
 
 @rule("OCT102", _ERROR, "A scale is zero, negative, infinite or not a number")
 def bad_scale(view: View) -> Iterator[Fault]:
-    """A scale is a positive, finite number."""
+    """A scale is a positive, finite number; ONNX Runtime also reads weights in blocks with a negative one."""
     for node in view.conversions:
         scale = view.params(node).scale
         if scale is None or scale.dtype.kind not in "fV":
             continue
         wide = scale.astype(np.float64)
-        bad = ~(np.isfinite(wide) & (wide > 0))
+        may_be_negative = view.target.contrib and query.attribute(node, "block_size", 0) > 0
+        bad = ~(np.isfinite(wide) & ((wide != 0) if may_be_negative else (wide > 0)))
         if bad.any():
             shown = float(wide[bad].reshape(-1)[0])
             yield Fault(

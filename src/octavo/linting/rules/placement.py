@@ -14,7 +14,7 @@ from octavo.core.qparams import QParams
 from octavo.linting import repairs
 from octavo.linting.finding import Fault, Repair, Severity, rule
 from octavo.linting.view import View, dq_of, is_q, is_stored, name, readers
-from octavo.model import query
+from octavo.model.graph import query
 from octavo.ops.hooks import clamp_bounds, is_gate
 
 _WARNING, _NOTE = Severity.WARNING, Severity.NOTE

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from octavo.linting.finding import Fault, Severity, rule
 from octavo.linting.view import View
-from octavo.model.fusion import Between, between
+from octavo.model.graph.dequantized import Between, between
 
 _WEIGHTED = {
     "Conv": 1,

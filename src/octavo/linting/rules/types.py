@@ -10,8 +10,8 @@ import onnx_ir as ir
 from octavo.linting import repairs
 from octavo.linting.finding import Fault, Repair, Severity, rule
 from octavo.linting.view import MS, View, is_dq, is_stored, name, readers, stored
-from octavo.model import query
-from octavo.model.edit import Editor
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor
 from octavo.model.prepare import raise_opset
 
 _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE

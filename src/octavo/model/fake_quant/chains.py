@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from octavo.model import query
 from octavo.model.fake_quant.found import Array, FakeQuant, typed
+from octavo.model.graph import query
 
 _MOST = 8  # steps on either side
 _LIMIT = 1 << 16  # channels

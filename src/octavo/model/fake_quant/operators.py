@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octavo.model import query
 from octavo.model.fake_quant.found import Array, FakeQuant, typed
+from octavo.model.graph import query
 
 
 def operator(node: ir.Node) -> FakeQuant | None:

@@ -8,8 +8,8 @@ import onnx_ir as ir
 from octavo.core import qtypes
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qparams import QParams
-from octavo.model import query
 from octavo.model.fake_quant.found import Array, FakeQuant, parameters, usable
+from octavo.model.graph import query
 
 _DOMAINS = ("", "com.microsoft")
 _LIMIT = 1 << 28  # scales of a weight in blocks are many
@@ -24,7 +24,7 @@ def pair(node: ir.Node) -> FakeQuant | None:
     """The pair that starts at this QuantizeLinear, if all that read its integers make floats of them."""
     if not is_linear(node, "QuantizeLinear"):
         return None
-    params, integers = _parameters(node), node.outputs[0]
+    params, integers = linear_parameters(node), node.outputs[0]
     if params is None or node.inputs[0] is None or integers.is_graph_output():
         return None
     nodes, results, limits = [node], [], None
@@ -36,7 +36,7 @@ def pair(node: ir.Node) -> FakeQuant | None:
         nodes.append(clip)
         integers = clip.outputs[0]
     for reader in query.readers(integers):
-        back = _parameters(reader) if is_linear(reader, "DequantizeLinear") else None
+        back = linear_parameters(reader) if is_linear(reader, "DequantizeLinear") else None
         if back is None or not back.same_as(params):
             return None
         nodes.append(reader)
@@ -51,7 +51,7 @@ def stored(node: ir.Node) -> FakeQuant | None:
     """Integers in the file, and the DequantizeLinear that makes floats of them."""
     if not is_linear(node, "DequantizeLinear") or query.constant(node.inputs[0]) is None:
         return None
-    params = _parameters(node)
+    params = linear_parameters(node)
     if params is None or node.inputs[0] is None:
         return None
     return FakeQuant(node.inputs[0], (node.outputs[0],), (node,), params, stored=True)
@@ -69,7 +69,8 @@ def _limits(clip: ir.Node, params: QParams) -> tuple[int, int] | None:
     return found[0], found[1]
 
 
-def _parameters(node: ir.Node) -> QParams | None:
+def linear_parameters(node: ir.Node) -> QParams | None:
+    """Return the parameters of a QuantizeLinear or DequantizeLinear where they are constants."""
     scale = query.array(node.inputs[1], limit=_LIMIT) if len(node.inputs) > 1 else None
     if scale is None or not usable(scale):
         return None

@@ -14,13 +14,13 @@ import onnx_ir as ir
 
 from octavo.core.plan import Key
 from octavo.core.qparams import QParams
-from octavo.model import query
-from octavo.model.edit import Editor
 from octavo.model.fake_quant.chains import chain
 from octavo.model.fake_quant.found import FakeQuant
 from octavo.model.fake_quant.operators import operator
 from octavo.model.fake_quant.pairs import pair, stored
 from octavo.model.fake_quant.weights import content_of, moved_by
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor
 
 _STORED = "_quantized"  # the ending of the names of stored integers
 

@@ -16,8 +16,8 @@ import onnx_ir as ir
 from octavo.core.granularity import PerChannel, PerTensor
 from octavo.core.plan import Key
 from octavo.core.qparams import QParams
-from octavo.model import query
-from octavo.model.edit import Editor
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor
 from octavo.model.prepare.batch_norm import Affine, after_convolution, into_convolution
 
 _ROUNDING = 1e-5  # factors that differ by no more are equal: they were computed in float32
@@ -45,7 +45,7 @@ def _fold(edit: Editor, layer: ir.Node, params: MutableMapping[Key, QParams]) ->
     if found is None or not into_convolution(edit, layer, Affine(found[0], affine.shift)):
         return False
     weight = layer.inputs[1]
-    params[Key((weight.name or "") if weight is not None else key.tensor, key.reader)] = found[1]
+    params[Key((weight.name or "") if weight is not None else key.tensor, key.consumer)] = found[1]
     edit.take_over(layer.outputs[0], chain[-1].outputs[0])
     edit.remove(reversed(chain))
     return True

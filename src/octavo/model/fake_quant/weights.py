@@ -15,8 +15,8 @@ import onnx_ir as ir
 from octavo.core import kernels
 from octavo.core.granularity import PerBlock, PerChannel, PerTensor, moved
 from octavo.core.qparams import QParams
-from octavo.model import query
 from octavo.model.fake_quant.found import FakeQuant
+from octavo.model.graph import query
 
 _RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 

@@ -2,12 +2,13 @@
 
 The passes, in order; each is one small file and does nothing on a model it has already seen::
 
-    normalize      the canonical form (octavo.model.normalize)
+    normalize      the canonical form (octavo.model.graph.normalize)
     opset          a newer default opset, if asked for
     runtime        ONNX Runtime's own basic optimization, if asked for
     shapes         ONNX shape inference
     no-ops         Identity, Dropout in inference, Cast to the same type
     stored         weights stored in integers that run as float, float again
+    invariants     what a Loop, Scan or If hands on unchanged, read from outside
     constants      what depends on constants alone, computed
     branches       the branch of an ``If`` that is always taken, in its place
     batch norm     folded into the layer before
@@ -21,19 +22,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import onnx
 import onnx_ir as ir
 
 from octavo.errors import ModelError
-from octavo.model import query, session
-from octavo.model.normalize import normalize
-from octavo.model.prepare import batch_norm, branches, constants, fusions, pooling, shapes
+from octavo.model.graph import query
+from octavo.model.graph.compressed import restore
+from octavo.model.graph.normalize import normalize
+from octavo.model.graph.oversized import refuse_oversized
+from octavo.model.graph.scopes import remove_unused
+from octavo.model.prepare import batch_norm, branches, constants, fusions, invariants, pooling, shapes
+from octavo.model.prepare.kind import describe_kind
 from octavo.model.prepare.opset import raise_opset
 from octavo.model.prepare.report import Change, PrepareReport
 from octavo.model.prepare.resizing import check_resizes
-from octavo.model.reading import MESSAGE
-from octavo.model.scopes import remove_unused
-from octavo.model.stored import restore
+from octavo.model.runtime import session
 
 __all__ = ["Change", "PrepareOptions", "PrepareReport", "prepare", "raise_opset"]
 
@@ -79,14 +81,17 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     """Prepare a model in place; returns what was done."""
     wanted = options if options is not None else PrepareOptions()
     log = _Log()
-    message = model.meta.pop(MESSAGE, None)
     done = normalize(model)
     log.put("normalize", len(done), ", ".join(done).replace("{", "(").replace("}", ")"))
+    kind = describe_kind(model)
+    if kind is not None:
+        log.notes.append(f"the model: {kind}")
     if wanted.opset is not None and query.opset(model) < wanted.opset:
         _raise_opset(model, wanted.opset, log)
     if wanted.runtime_optimization:
         _optimize(model, log)
-    _infer(model, wanted, log, None if log.changes else message)
+    _infer(model, wanted, log)
+    refuse_oversized(model)
     if wanted.remove_no_ops:
         log.put("no-ops", constants.remove_no_ops(model), "{n} nodes without effect removed")
     if wanted.fold_constants:
@@ -123,6 +128,10 @@ def _fold(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
     """Compute what is constant, and take the branches that it decides, which may make more of it constant."""
     budget, more = constants.BUDGET, True
     while more:
+        hoisted = invariants.hoist(model)
+        log.put(
+            "invariants", hoisted, "{n} values that loops and branches hand on unchanged read from outside"
+        )
         folded = constants.fold(model, budget)
         budget = folded.budget
         settled = branches.settle(model)
@@ -137,11 +146,9 @@ def _fold(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
     log.notes.extend(folded.notes)
 
 
-def _infer(
-    model: ir.Model, wanted: PrepareOptions, log: _Log, message: onnx.ModelProto | None = None
-) -> None:
+def _infer(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
     if wanted.onnx_shapes:
-        count, notes = shapes.infer(model, message)
+        count, notes = shapes.infer(model)
         log.put("shapes", count, "{n} tensors known better", notes)
 
 

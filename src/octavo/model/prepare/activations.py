@@ -6,7 +6,8 @@ import math
 
 import onnx_ir as ir
 
-from octavo.model import query
+from octavo.model.graph import query
+from octavo.model.graph.query import is_op
 from octavo.model.prepare.patterns import (
     made_by,
     near,
@@ -16,7 +17,6 @@ from octavo.model.prepare.patterns import (
     scaled,
 )
 from octavo.model.prepare.unit import Unit
-from octavo.model.query import is_op
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBE = 0.044715

@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import ModelError
-from octavo.model import query
-from octavo.model.edit import Editor
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor
 
 Adapter = Callable[[Editor, ir.Node], None]
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.model import query
-from octavo.model.edit import Editor, set_constant
-from octavo.model.scopes import detach
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor, set_constant
+from octavo.model.graph.scopes import detach
 
 Doubles = npt.NDArray[np.float64]
 

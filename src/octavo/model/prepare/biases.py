@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from octavo.model import query
-from octavo.model.edit import Editor
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor
 
 _BIAS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "LayerNormalization": 2, "InstanceNormalization": 2}
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from octavo.model import query
-from octavo.model.edit import Editor
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor
 
 
 def are_in(model: ir.Model) -> bool:

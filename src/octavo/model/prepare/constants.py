@@ -2,13 +2,16 @@
 
 What depends on constants alone is computed once, by the runtime itself, in one session over that part of the
 model. Left alone: quantization (``DequantizeLinear`` of a weight is what quantized models are made of),
-random numbers, results that outgrow what they are made from, a large weight that something else reads too (it
-would be stored twice), and half-precision weights widened on use (they would double in size).
+random numbers, results that outgrow what they are made from, a large weight that a node which can't be folded
+reads too (it would be stored twice), and half-precision weights widened on use (they would double in size).
+Several nodes may share a large weight, as the Slices do that take an LSTM's gates apart: they are folded
+together, and growth is counted over all of them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,11 +20,11 @@ import onnx
 import onnx_ir as ir
 
 from octavo.errors import OctavoError
-from octavo.model import query
-from octavo.model.edit import Editor
-from octavo.model.handover import fill
-from octavo.model.session import Session
-from octavo.model.tensors import byte_size
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor
+from octavo.model.graph.tensors import byte_size
+from octavo.model.runtime.session import Session
+from octavo.model.runtime.session_inputs import fill
 
 _NEVER = query.RANDOM | {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _NO_LARGER = frozenset(  # results are never larger than what they are made from, whatever their shape
@@ -67,51 +70,86 @@ def _needed(value: ir.Value, found: dict[ir.Node, None]) -> bool:
 
 
 def _constant_nodes(model: ir.Model, notes: list[str], budget: int) -> tuple[dict[ir.Node, None], int]:
-    """The nodes, in order, that can be computed now, and what is left of the budget."""
-    found: dict[ir.Node, None] = {}
-    bounds: dict[ir.Value, int] = {}  # sizes of results whose shape is not known
-    widened = 0
+    """The nodes, in order, that can be computed now, and what is left of the budget.
+
+    A node that is left alone may keep a large weight in the model, which is then no reason to store the
+    results of its other consumers as well; so candidates are dropped until nothing changes.
+    """
+    candidates = _Candidates()
     for node in query.nodes(model):
-        if not _may_fold(model, node, found):
-            continue
-        given = sum(bounds.get(v) or _bytes(v) or 0 for v in node.inputs if v is not None)
+        if _may_fold(model, node, candidates.growth):
+            candidates.add(node)
+    if candidates.widened:
+        notes.append(
+            f"{candidates.widened} weights are stored in half precision and widened by a Cast on use."
+        )
+    candidates.drop_shared()
+    found: dict[ir.Node, None] = {}
+    for node, growth in candidates.growth.items():
+        if growth <= budget and _may_fold(model, node, found):
+            budget -= max(0, growth)
+            found[node] = None
+    if len(found) < len(candidates.growth):
+        candidates.growth = {node: candidates.growth[node] for node in found}
+        candidates.drop_shared()
+    return dict.fromkeys(candidates.growth), budget
+
+
+class _Candidates:
+    """Nodes that depend on constants alone, with the bytes by which each makes the model larger."""
+
+    def __init__(self) -> None:
+        self.growth: dict[ir.Node, int] = {}
+        self.widened = 0
+        self._bounds: dict[ir.Value, int] = {}  # sizes of results whose shape is not known
+
+    def add(self, node: ir.Node) -> None:
+        """Take a node in, unless its results are of unknown size or far larger than what they read."""
+        read = [v for v in dict.fromkeys(node.inputs) if v is not None]
+        sizes = {value: self._bounds.get(value) or _bytes(value) or 0 for value in read}
+        given = sum(sizes.values())
         made = [_bytes(value) for value in node.outputs]
         if None in made and node.op_type in _NO_LARGER:
             made = [given] * len(made)
-            bounds.update(dict.fromkeys(node.outputs, given))
+            self._bounds.update(dict.fromkeys(node.outputs, given))
         if node.op_type == "Cast" and given > 2048 and query.element_type(node.inputs[0]) in _HALVES:
-            widened += 1
-            continue
-        if None in made or sum(size or 0 for size in made) > max(_LARGE, _GROWTH * given):
-            continue
-        growth = sum(size or 0 for size in made) - given
-        if growth > budget or _is_shared(node, found):
-            continue
-        budget -= max(0, growth)
-        found[node] = None
-    if widened:
-        notes.append(f"{widened} weights are stored in half precision and widened by a Cast on use.")
-    return found, budget
+            self.widened += 1
+            return
+        total = sum(size or 0 for size in made)
+        if None in made or total > max(_LARGE, _GROWTH * given):
+            return
+        # What several nodes read goes away once, so each of them is credited with its share.
+        self.growth[node] = total - sum(size // len(value.consumers()) for value, size in sizes.items())
+
+    def drop_shared(self) -> None:
+        """Drop the consumers of each large value that has to be kept, and all that depends on them."""
+        dropped = [node for node in self.growth if self._keeps_large_input(node)]
+        while dropped:
+            node = dropped.pop()
+            if self.growth.pop(node, None) is None:
+                continue
+            dropped += [user for value in node.outputs for user in value.consumers() if user in self.growth]
+            for value in node.inputs:
+                if value is not None and (_bytes(value) or 0) >= _LARGE:
+                    dropped += [user for user in value.consumers() if user in self.growth]
+
+    def _keeps_large_input(self, node: ir.Node) -> bool:
+        """Whether a large input would have to be kept beside the result."""
+        return any(
+            value.is_graph_output() or any(user not in self.growth for user in value.consumers())
+            for value in node.inputs
+            if value is not None and (_bytes(value) or 0) >= _LARGE
+        )
 
 
-def _may_fold(model: ir.Model, node: ir.Node, found: dict[ir.Node, None]) -> bool:
+def _may_fold(model: ir.Model, node: ir.Node, found: Container[ir.Node | None]) -> bool:
+    if not all(v is None or v.is_initializer() or v.producer() in found for v in node.inputs):
+        return False
     if node.domain or node.op_type in _NEVER or not node.inputs or query.subgraphs(node):
         return False
     if any(value.is_graph_output() and node.graph is not model.graph for value in node.outputs):
         return False
-    if any(value.type is not None and not isinstance(value.type, ir.TensorType) for value in node.outputs):
-        return False
-    return all(value is None or value.is_initializer() or value.producer() in found for value in node.inputs)
-
-
-def _is_shared(node: ir.Node, found: dict[ir.Node, None]) -> bool:
-    """Whether a large input would have to be kept beside the result."""
-    for value in node.inputs:
-        if value is None or (_bytes(value) or 0) < _LARGE:
-            continue
-        if value.is_graph_output() or any(user is not node and user not in found for user, _ in value.uses()):
-            return True
-    return False
+    return all(value.type is None or isinstance(value.type, ir.TensorType) for value in node.outputs)
 
 
 def _bytes(value: ir.Value) -> int | None:

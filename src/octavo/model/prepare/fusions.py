@@ -2,8 +2,8 @@
 
 Recognised: Gelu, LayerNormalization and HardSwish in the orders of factors that exporters write. Where the
 model's opset has the operator, it replaces the nodes and takes the last one's name and output; where not, the
-nodes are marked in memory, ``node.meta["octavo.unit"] = "<operator>:<last node>"``, so that planning can
-treat them as one; HardSwish is written in two nodes first. Nothing is touched where another node sees an
+nodes are marked as a unit in memory (:mod:`octavo.model.graph.meta`), so that planning can treat them
+as one; HardSwish is written in two nodes first. Nothing is touched where another node sees an
 intermediate result.
 """
 
@@ -14,16 +14,14 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from octavo.model import query
-from octavo.model.edit import Editor
+from octavo.model.graph import meta, query
+from octavo.model.graph.edit import Editor
 from octavo.model.prepare.activations import gelu, hard_swish
-from octavo.model.prepare.adapters import ADAPTERS
 from octavo.model.prepare.biases import flat_biases
 from octavo.model.prepare.layer_norm import layer_norm
+from octavo.model.prepare.opset import upsample_as_resize
 from octavo.model.prepare.patterns import closed
 from octavo.model.prepare.unit import Unit
-
-UNIT = "octavo.unit"
 
 # Where a search starts: the operator that every spelling of a composition has.
 MATCHERS: dict[str, Callable[[ir.Node], Unit | None]] = {
@@ -44,7 +42,7 @@ def fuse(model: ir.Model) -> dict[str, int]:
         if node.graph is None or node.domain:
             continue
         if node.op_type == "Upsample" and opset >= 10:
-            _resize(edit, node, opset)
+            upsample_as_resize(edit, node, opset)
             counts["Upsample written as Resize"] += 1
         matcher = MATCHERS.get(node.op_type)
         unit = matcher(node) if matcher is not None else None
@@ -100,17 +98,7 @@ def _shortened(edit: Editor, unit: Unit) -> Unit:
 def _mark(unit: Unit) -> int:
     """Mark the nodes; returns 1 unless they were marked before."""
     mark = f"{unit.op_type}:{unit.nodes[-1].name}"
-    fresh = any(node.meta.get(UNIT) != mark for node in unit.nodes)
+    fresh = any(meta.unit(node) != mark for node in unit.nodes)
     for node in unit.nodes:
-        node.meta[UNIT] = mark
+        meta.mark_unit(node, mark)
     return int(fresh)
-
-
-def _resize(edit: Editor, node: ir.Node, opset: int) -> None:
-    """``Upsample`` is gone since opset 10; models that use it all the same mean its last definition."""
-    if "scales" in node.attributes:
-        ADAPTERS["Upsample", 9](edit, node)
-    for version in range(10, opset + 1):
-        adapter = ADAPTERS.get((node.op_type, version))
-        if adapter is not None:
-            adapter(edit, node)

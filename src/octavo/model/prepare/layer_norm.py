@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from octavo.model import query
+from octavo.model.graph import query
+from octavo.model.graph.query import is_op
 from octavo.model.prepare.patterns import made_by, near, read_by
 from octavo.model.prepare.unit import Unit
-from octavo.model.query import is_op
 
 
 def layer_norm(node: ir.Node) -> Unit | None:

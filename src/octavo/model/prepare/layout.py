@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from octavo.errors import RecipeError, closest
-from octavo.model.edit import Editor
+from octavo.model.graph.edit import Editor
 
 _FIRST = "_channel_first"
 
@@ -96,6 +96,7 @@ def _named(values: Sequence[ir.Value], name: str, what: str) -> ir.Value:
 def _rank(value: ir.Value) -> int:
     if value.shape is None or len(value.shape) < 3:
         raise RecipeError(
-            f"{value.name!r} has no channels to put last: its shape is unknown, or has fewer than 3 axes."
+            f"{value.name!r} needs to be of rank >= 3 for its channels to be put last; its rank is"
+            f" {'unknown' if value.shape is None else len(value.shape)}. Leave it out."
         )
     return len(value.shape)

@@ -10,15 +10,16 @@ import onnx
 import onnx_ir as ir
 
 from octavo.errors import ModelError
-from octavo.model import query
-from octavo.model.edit import Editor
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor
+from octavo.model.graph.scopes import remove_unused
 from octavo.model.prepare.adapters import ADAPTERS
-from octavo.model.scopes import remove_unused
-from octavo.model.session import kernels, runtime_opset_limit
+from octavo.model.runtime.session import kernels, runtime_opset_limit
 
 OLDEST = 7
 
 _NO_END = 2**31 - 1
+_NO_UPSAMPLE = 10  # the first opset without Upsample
 
 _CHANGED = frozenset(op for op, _ in ADAPTERS)
 
@@ -32,6 +33,9 @@ def raise_opset(model: ir.Model, to: int) -> int:
     _check_kernels(model, now, to)
     edit = Editor(model)
     nodes = [node for node in query.nodes(model) if not node.domain and node.op_type in _CHANGED]
+    for node in nodes:
+        if node.op_type == "Upsample" and now >= _NO_UPSAMPLE:
+            upsample_as_resize(edit, node, now)
     count = 0
     for version in range(now + 1, to + 1):
         for node in nodes:
@@ -45,6 +49,16 @@ def raise_opset(model: ir.Model, to: int) -> int:
     return count
 
 
+def upsample_as_resize(edit: Editor, node: ir.Node, opset: int) -> None:
+    """Write an ``Upsample`` of an opset that has none as ``Resize``; its last definition is what is meant."""
+    if "scales" in node.attributes:
+        ADAPTERS["Upsample", 9](edit, node)
+    for version in range(_NO_UPSAMPLE, opset + 1):
+        adapter = ADAPTERS.get((node.op_type, version))
+        if adapter is not None:
+            adapter(edit, node)
+
+
 def _check_versions(now: int, to: int) -> None:
     limit = min(runtime_opset_limit(), onnx.defs.onnx_opset_version())
     if to > limit:
@@ -56,6 +70,15 @@ def _check_versions(now: int, to: int) -> None:
             f"The model has opset {now}, and conversion starts at {OLDEST}; "
             f"export the model again with opset {to}."
         )
+
+
+def oldest_with(op_type: str, kind: str, opset: int) -> int:
+    """Return the oldest opset, not before ``opset``, since which an operator reads a type; else ``opset``."""
+    for version in range(opset, onnx.defs.onnx_opset_version() + 1):
+        schema = onnx.defs.get_schema(op_type, version) if onnx.defs.has(op_type, version) else None
+        if schema is not None and schema.inputs and kind in schema.inputs[0].types:
+            return version
+    return opset
 
 
 def _since(op_type: str, opset: int) -> int | None:

@@ -6,8 +6,8 @@ import math
 
 import onnx_ir as ir
 
-from octavo.model import query
-from octavo.model.query import is_op
+from octavo.model.graph import query
+from octavo.model.graph.query import is_op
 
 
 def made_by(value: ir.Value | None, *ops: str) -> ir.Node | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from octavo.model import query
-from octavo.model.edit import Editor
+from octavo.model.graph import query
+from octavo.model.graph.edit import Editor
 
 
 def pool(model: ir.Model) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from octavo.errors import ModelError
-from octavo.model import query
+from octavo.model.graph import query
 
 
 def check_resizes(model: ir.Model) -> None:

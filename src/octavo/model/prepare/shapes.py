@@ -19,23 +19,20 @@ import onnx
 import onnx_ir as ir
 
 from octavo.core import scratch
-from octavo.model import query
-from octavo.model.serialize import add_info, add_tensor, content, skeleton, tensor_bytes
-from octavo.model.session import runtime_ir_limit
-from octavo.model.tensors import KINDS
+from octavo.model.files.serialize import add_info, add_tensor, content, skeleton
+from octavo.model.graph import query
+from octavo.model.graph.tensors import ELEMENT_TYPES, tensor_bytes
+from octavo.model.runtime.session import runtime_ir_limit
 
 _SMALL = 4096  # bytes; constants up to this size are shown to inference, which reads shapes from them
 _PATIENCE = 300  # seconds for symbolic inference
 _STILL_OPEN = "shapes that only it tells stay open, and what needs them stays float"
 
 
-def infer(model: ir.Model, message: onnx.ModelProto | None = None) -> tuple[int, list[str]]:
-    """Run ONNX shape inference; returns how many tensors are known better, and notes.
-
-    ``message`` is what the model was read from, if nothing has changed since: then its nodes are at hand.
-    """
+def infer(model: ir.Model) -> tuple[int, list[str]]:
+    """Run ONNX shape inference; returns how many tensors are known better, and notes."""
     try:
-        inferred = onnx.shape_inference.infer_shapes(_without_weights(model, message), data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(_without_weights(model), data_prop=True)
     except Exception as error:  # the C++ side raises many kinds
         return 0, [f"ONNX shape inference stopped ({_first_line(error)}); {_STILL_OPEN}."]
     return _merge(model, inferred), []
@@ -51,7 +48,7 @@ def infer_symbolically(model: ir.Model, settings: Mapping[str, int] | None = Non
     with scratch.folder() as folder:
         source, target = Path(folder) / "in.onnx", Path(folder) / "out.onnx"
         source.write_bytes(_without_weights(model).SerializeToString())
-        command = "from octavo.model.session import symbolic_shapes; symbolic_shapes()"
+        command = "from octavo.model.runtime.session import symbolic_shapes; symbolic_shapes()"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
             subprocess.run(
@@ -91,8 +88,8 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _without_weights(model: ir.Model, message: onnx.ModelProto | None = None) -> onnx.ModelProto:
-    proto = skeleton(model, runtime_ir_limit()) if message is None else _structure(message)
+def _without_weights(model: ir.Model) -> onnx.ModelProto:
+    proto = skeleton(model, runtime_ir_limit())
     for name, value in query.initializers(model.graph).items():
         tensor = content(name, value)
         if tensor_bytes(tensor) > _SMALL:
@@ -120,17 +117,6 @@ def _subgraphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
-def _structure(message: onnx.ModelProto) -> onnx.ModelProto:
-    """The nodes of a message with what goes in and comes out, as :func:`skeleton` would write them."""
-    proto = onnx.ModelProto(ir_version=runtime_ir_limit(), opset_import=message.opset_import)
-    graph, read = proto.graph, message.graph
-    graph.name = read.name or "graph"
-    graph.node.extend(read.node)
-    graph.input.extend(read.input)
-    graph.output.extend(read.output)
-    return proto
-
-
 def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     yield from graph.value_info
     yield from graph.output
@@ -155,7 +141,10 @@ def _merge(model: ir.Model, inferred: onnx.ModelProto) -> int:
 
 def _fill(value: ir.Value, found: onnx.TypeProto) -> bool:
     if value.type is None and value.shape is None and found.HasField("tensor_type"):
-        return _fill_tensor(value, found.tensor_type)
+        value.type = ir.TensorType(ELEMENT_TYPES[found.tensor_type.elem_type])
+        if found.tensor_type.HasField("shape"):
+            value.shape = ir.Shape([dim.dim_value or _open(dim) for dim in found.tensor_type.shape.dim])
+        return True
     changed = False
     if value.type is None:
         value.type = ir.serde.deserialize_type_proto_for_type(found)
@@ -175,16 +164,8 @@ def _fill(value: ir.Value, found: onnx.TypeProto) -> bool:
     return changed
 
 
-def _fill_tensor(value: ir.Value, found: onnx.TypeProto.Tensor) -> bool:
-    """The usual case, in short: nothing was known, and it is a tensor."""
-    value.type = ir.TensorType(KINDS[found.elem_type])
-    if found.HasField("shape"):
-        value.shape = ir.Shape([dim.dim_value or _size(dim) for dim in found.shape.dim])
-    return True
-
-
-def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    """A dimension that is not a positive number: zero, a name, or unknown."""
+def _open(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """Return a dimension that is not a positive number: zero, a name, or None where it is unknown."""
     kind = dim.WhichOneof("value")
     return getattr(dim, kind) if kind else None
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.model import query
+from octavo.model.graph import query
+from octavo.model.graph.query import is_op
 from octavo.model.prepare.patterns import made_by, read_by
-from octavo.model.query import is_op
 
 _BLOCKS_FIRST, _CHANNELS_FIRST = (0, 3, 5, 1, 2, 4), (0, 1, 3, 5, 2, 4)
 

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.model import query
-from octavo.model.edit import Editor
+from octavo.model.files.mapped import own_name
+from octavo.model.graph import meta, query
+from octavo.model.graph.edit import Editor
+from octavo.model.graph.query import subgraphs
+from octavo.model.graph.tensors import element_type
 from octavo.model.prepare.constants import remove_no_ops
-from octavo.model.query import subgraphs
-from octavo.model.tensors import element_type, own_name
 
 WIDE = ir.DataType.FLOAT
 NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
-_NARROW = "octavo.narrow"  # value.meta: what an initializer became, and what it was
 _LEAST = 4096  # bytes; a smaller weight is not worth a Cast
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
@@ -43,6 +43,18 @@ def widen(model: ir.Model) -> int:
     return changed
 
 
+def float32_names(model: ir.Model) -> dict[str, str]:
+    """Inputs and outputs of a model that was widened, and the names of the same tensors in float32."""
+    found: dict[str, str] = {}
+    for value in model.graph.inputs:
+        for node, _ in value.uses() if value.dtype in NARROW else ():
+            if _is_cast_to_wide(node):
+                found[value.name or ""] = node.outputs[0].name or ""
+    for node, value in _borders(model):
+        found[value.name or ""] = (node.inputs[0].name if node.inputs[0] is not None else None) or ""
+    return {outer: inner for outer, inner in found.items() if inner.startswith(f"{outer}_float")}
+
+
 def store_narrow(model: ir.Model) -> int:
     """Store the large weights that are still float as they were, with a Cast behind; returns how many.
 
@@ -53,10 +65,8 @@ def store_narrow(model: ir.Model) -> int:
     for value in list(query.initializers(model.graph).values()):
         if type(value.const_value) is not ir.LazyTensor or value.is_graph_output():
             continue
-        wide, tensor = value.meta.get(_NARROW, (None, None))
-        if tensor is None or value.const_value is not wide:
-            continue
-        if tensor.dtype == ir.DataType.DOUBLE or tensor.nbytes < _LEAST:
+        tensor = meta.narrow(value)
+        if tensor is None or tensor.dtype == ir.DataType.DOUBLE or tensor.nbytes < _LEAST:
             continue
         name = f"{value.name}_float"
         cast = edit.node("Cast", [value], {"to": int(WIDE)}, name=name, output=name, dtype=WIDE)
@@ -132,9 +142,10 @@ def _initializer(value: ir.Value) -> int:
     def compute(source: ir.TensorProtocol = tensor) -> ir.TensorProtocol:
         return ir.Tensor(_float32(np.asarray(source.numpy())))
 
-    wide = ir.LazyTensor(compute, dtype=WIDE, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
-    value.const_value = wide
-    value.meta[_NARROW] = (wide, tensor)
+    value.const_value = ir.LazyTensor(
+        compute, dtype=WIDE, shape=ir.Shape(tensor.shape.numpy()), name=value.name
+    )
+    meta.set_narrow(value, tensor)
     value.type = ir.TensorType(WIDE)
     return 1
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from octavo.model import io, query
-from octavo.model.normalize import normalize
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
 from octavo.model.prepare.fusions import MATCHERS
 from octavo.model.prepare.patterns import closed

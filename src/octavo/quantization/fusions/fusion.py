@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx
 from onnx import NodeProto
 
+from octavo.quantization._names import elsewhere
 from octavo.quantization.onnx_model import ONNXModel
 
 Readers = dict[str, list[NodeProto]]
@@ -215,3 +216,6 @@ class Fusion:
 
 def _not_in(node: NodeProto, others: Sequence[NodeProto]) -> bool:
     return all(node is not other for other in others)
+
+
+__getattr__ = elsewhere(__name__)

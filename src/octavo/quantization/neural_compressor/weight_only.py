@@ -10,12 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from octavo.algorithms import Blocks, BlockScheme, Given, Gptq, KQuant, rtn
+from octavo.algorithms.weights import BlockScheme, Gptq, KQuant, rtn
+from octavo.emission import nbits
 from octavo.emission.block_weights import GROUPED
 from octavo.errors import RecipeError
+from octavo.quantization._names import elsewhere
 from octavo.quantization._streamed import StreamedModel, input_names, opened, source_of, tell
-from octavo.quantization._weight_only import Loader, algorithm_of, grouped, is_symmetric
-from octavo.weight_only import WeightOnly, quantize, quantize_node
+from octavo.quantization._weight_only import Loader, algorithm_of, grouped, is_symmetric, quantize
+from octavo.quantization.neural_compressor.onnx_model import ONNXModel
+from octavo.quantization.neural_compressor.util import simple_progress_bar
 
 Array = npt.NDArray[Any]
 _CPU = ("CPUExecutionProvider",)
@@ -98,12 +101,24 @@ def make_matmul_weight_only_node(
     scheme = BlockScheme(num_bits, group_size, symmetric=zero_point is None)
     kind = scale.dtype if scale.dtype in (np.float32, np.float16) else np.dtype(np.float32)
     integers = np.asarray(q_weight).astype(np.uint8).reshape(columns, -1)[:, :rows]
-    zero = None if zero_point is None else np.asarray(zero_point).astype(np.uint8).reshape(columns, k_blocks)
-    known = Blocks(integers, scale.astype(kind).reshape(columns, k_blocks), zero, scheme)
-    want = WeightOnly(Given(known), scheme, accuracy_level=accuracy_level, called=GROUPED)
-    stand_in = onnx.numpy_helper.from_array(np.zeros((rows, columns), kind), node.input[1])
-    nodes, constants = quantize_node(node, stand_in, want)
-    return nodes[0], constants
+    weight = node.input[1]
+    parts = {
+        weight + GROUPED.integers.format(bits=num_bits, size=group_size): nbits.laid_out(integers, scheme),
+        weight + GROUPED.scale: scale.astype(kind).reshape(columns, k_blocks),
+    }
+    if zero_point is not None:
+        zero = np.asarray(zero_point).astype(np.uint8).reshape(columns, k_blocks)
+        parts[weight + GROUPED.zero] = nbits.zero_points(zero, scheme)
+    attributes: dict[str, Any] = {**nbits.numbers(rows, columns, scheme, accuracy_level)}
+    made = onnx.helper.make_node(
+        "MatMulNBits",
+        [node.input[0], *parts],
+        node.output,
+        name=f"{node.name}_Q{num_bits}",
+        domain="com.microsoft",
+        **attributes,
+    )
+    return made, [onnx.numpy_helper.from_array(array, name) for name, array in parts.items()]
 
 
 def rtn_quantize(
@@ -177,3 +192,22 @@ def gptq_quantize(
     outcome = quantize(source_of(opened_model), want, Loader(dataloader, input_names(opened_model)))
     tell(outcome.skipped)
     return StreamedModel(outcome.model)
+
+
+__all__ = [
+    "ONNXModel",
+    "get_weight_scale",
+    "gptq",
+    "gptq_quantize",
+    "make_matmul_weight_only_node",
+    "pad_tensor",
+    "prepare_inputs",
+    "qdq_tensor",
+    "quant_tensor",
+    "quant_tensor_k_quant_cpu",
+    "quant_tensor_k_quant_cuda",
+    "rtn_quantize",
+    "simple_progress_bar",
+]
+
+__getattr__ = elsewhere(__name__)

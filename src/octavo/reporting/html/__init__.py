@@ -1,36 +1,35 @@
 """The report as one HTML page.
 
-==============  =============================================================
-report          the page of one result, or of two side by side
-sources         what it is made of: objects, JSON files, models
-details         what a page needs beyond a result's own JSON
-from_model      what a model's file alone tells
-view            the page's data, joined by name
-figures         the verdict, and what it rests on
-graph, layout   operators and where they are drawn
-page            data, styles and scripts in one file
-notebook        a result as a few lines of HTML
-==============  =============================================================
+==============================  =========================================================
+report_parts                    what a page is made of: results, their JSON, models
+details                         what a page needs beyond a result's own JSON
+from_model                      what a model's file alone tells
+page_data                       all data of the page, joined by name
+verdict                         the verdict, and the tiles that it rests on
+operator_graph, graph_layout    operators and where they are drawn
+graph_drawing                   both, with what became of each operator
+page                            data, styles and scripts in one file
+==============================  =========================================================
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from octavo.model.files import replacing
+from octavo.core.files import replacing
 from octavo.reporting.html.page import render
-from octavo.reporting.html.sources import Side, Source, readable, sides
-from octavo.reporting.html.view import page_data
+from octavo.reporting.html.page_data import page_data
+from octavo.reporting.html.report_parts import Side, Source, readable, sides
 
 __all__ = ["Side", "Source", "report", "sides", "write"]
 
 
 def report(*results: Source, output: str | Path | None = None, title: str | None = None) -> str:
-    """One self-contained HTML page of what is known; with ``output`` it is written there as well.
+    """Return one self-contained HTML page of what is known; with ``output`` it is also written there.
 
     ``results`` are what ``quantize``, ``compare``, ``evaluate`` and ``bench`` gave, their JSON or paths of
-    it, or paths of quantized models. Those about one model are shown together; a second quantized model is
-    laid beside the first.
+    it, or paths of quantized models. Results about one model are shown together; a second quantized model is
+    shown beside the first.
     """
     text = _page(sides(list(results)), title)
     if output is not None:
@@ -39,7 +38,7 @@ def report(*results: Source, output: str | Path | None = None, title: str | None
 
 
 def write(found: list[Side], output: str | Path, title: str | None = None) -> int:
-    """Write the page of sides that are assembled already; returns its size in bytes."""
+    """Write the page of assembled sides, and return its size in bytes."""
     return _save(_page(found, title), output)
 
 

@@ -1,4 +1,4 @@
-"""What a page shows beyond a result's own JSON: the graph, histograms, ranges, and how to make it again."""
+"""What a page shows beyond a result's own JSON: the graph, histograms, ranges, and how to reproduce it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from octavo.core.plan import Constant, Derived, Key, Measured, Plan
 from octavo.core.qparams import QParams
 from octavo.core.stats import Stats
 from octavo.emission.names import QUANTIZED
-from octavo.reporting.html import graph, histogram
-from octavo.reporting.plans import entry_text
+from octavo.reporting.html import histogram, operator_graph
+from octavo.reporting.plan_tables import entry_text
 
 SCHEMA = 1
 
@@ -24,68 +24,61 @@ class Quantization(Protocol):
     @property
     def model(self) -> ir.Model:
         """The quantized model."""
-        ...
 
     @property
     def plan(self) -> Plan:
         """What was decided."""
-        ...
 
     @property
     def params(self) -> Mapping[Key, QParams]:
         """Scales and zero points."""
-        ...
 
     @property
     def stats(self) -> Stats | None:
-        """What calibration saw."""
-        ...
+        """What calibration measured."""
 
     @property
     def source(self) -> Any:
         """The float model."""
-        ...
 
     def manifest(self) -> dict[str, Any]:
-        """Versions, recipe and fingerprints."""
-        ...
+        """Return versions, recipe and fingerprints."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        ...
+        """Return plain data."""
 
 
 def full(result: Quantization, name: str | None = None) -> dict[str, Any]:
-    """A result's plain data and its details: what a file needs to hold so that a page can be made of it."""
+    """Return a result's plain data with its details: all that a page needs."""
     return {**result.to_dict(), "details": details(result, name)}
 
 
 def details(result: Quantization, name: str | None = None) -> dict[str, Any]:
-    """The graph, the tensors of the plan, and the manifest; ``name`` is that of the quantized model."""
+    """Return the graph, the tensors of the plan, and the manifest; ``name`` is the quantized model's."""
     plan = result.plan
-    known = {*plan.nodes, *plan.absorbed, *(skipped.node for skipped in plan.skipped)}
+    known = {*plan.nodes, *plan.fused, *(skipped.node for skipped in plan.skipped)}
     source = result.source if isinstance(result.source, str) or hasattr(result.source, "__fspath__") else None
     return {
         "schema": SCHEMA,
         "name": name,
         "source": None if source is None else str(source),
-        "graph": graph.operators(result.model, known, _readers(plan)).to_dict(),
+        "graph": operator_graph.operators(result.model, known, _consumers(plan)).to_dict(),
         "tensors": tensors(result),
         "manifest": result.manifest(),
     }
 
 
-def _readers(plan: Plan) -> dict[str, str]:
-    """The node that reads a stored weight, where it is one alone."""
+def _consumers(plan: Plan) -> dict[str, str]:
+    """Return the node that reads a quantized weight, where only one does."""
     found: dict[str, set[str]] = {}
     for key, entry in plan.entries.items():
-        if isinstance(entry, Constant) and key.reader is not None:
-            found.setdefault(key.tensor + QUANTIZED, set()).add(key.reader)
-    return {name: min(readers) for name, readers in found.items() if len(readers) == 1}
+        if isinstance(entry, Constant) and key.consumer is not None:
+            found.setdefault(key.tensor + QUANTIZED, set()).add(key.consumer)
+    return {name: min(nodes) for name, nodes in found.items() if len(nodes) == 1}
 
 
 def tensors(result: Quantization) -> list[dict[str, Any]]:
-    """An entry of the plan each, with its numbers and its histogram."""
+    """Return each entry of the plan with its parameters and its histogram."""
     return [_tensor(result, key) for key in result.plan.entries]
 
 
@@ -96,7 +89,7 @@ def _tensor(result: Quantization, key: Key) -> dict[str, Any]:
     kind = "bias" if isinstance(root, Derived) else "weight" if weight else "activation"
     found: dict[str, Any] = {
         "tensor": key.tensor,
-        "reader": key.reader,
+        "reader": key.consumer,
         "kind": kind,
         "how": entry_text(entry),
     }
@@ -108,12 +101,12 @@ def _tensor(result: Quantization, key: Key) -> dict[str, Any]:
         found["seen"] = [state.low, state.high]
         found["histogram"] = histogram.of_state(state)
     elif kind != "activation" and params is not None:
-        found["histogram"] = _stored(result.model, key.tensor, params)
+        found["histogram"] = _weight_histogram(result.model, key.tensor, params)
     return found
 
 
 def numbers(params: QParams) -> dict[str, Any]:
-    """The type, scales, zero points and range of parameters; of many, the extremes."""
+    """Return the type, scales, zero points and range of parameters; of many scales, the extremes."""
     scale = params.scale.astype(np.float64)
     zero = np.zeros(1) if params.qtype.is_float else params.zero_point.astype(np.int64)
     low, high = params.real_range
@@ -129,13 +122,13 @@ def numbers(params: QParams) -> dict[str, Any]:
     }
 
 
-def _stored(model: ir.Model, name: str, params: QParams) -> histogram.Histogram | None:
-    """The histogram of a weight as it is stored, where it lies in the model in its own shape."""
+def _weight_histogram(model: ir.Model, name: str, params: QParams) -> histogram.Histogram | None:
+    """Return the histogram of a quantized weight, where the model holds it in its own shape."""
     value = model.graph.initializers.get(name + QUANTIZED)
     tensor = value.const_value if value is not None else None
     if tensor is None:
         return None
     try:
         return histogram.of_weight(tensor.numpy(), params)
-    except (IndexError, ValueError):  # stored in another layout: turned, packed or in blocks
+    except (IndexError, ValueError):  # another layout: transposed, packed or in blocks
         return None

@@ -1,4 +1,4 @@
-"""What can be told of a quantized model from its file alone: whoever made it, without running it."""
+"""What the file of a quantized model tells, whoever made it, without running it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from octavo.core.bounded import read_json
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import QType, from_onnx
-from octavo.model import inspect, io, query
-from octavo.reporting.html import graph, histogram
+from octavo.model.files import io
+from octavo.model.graph import inspect, query
+from octavo.reporting.html import histogram, operator_graph
 from octavo.reporting.html.details import SCHEMA, numbers
 
-_LARGEST = 1 << 26  # values of a weight that is still read
-_MOST_BYTES = 1 << 26  # of a manifest
+_MAX_WEIGHT_VALUES = 1 << 26  # a larger weight has no histogram
+_MAX_MANIFEST_BYTES = 1 << 26
 
 
 def facts(path: str | Path) -> dict[str, Any]:
-    """The model's graph, ranges and weights, and its manifest where one lies beside it."""
+    """Return the model's graph, ranges and weights, and its manifest where there is one beside it."""
     model = io.load(path)
     manifest = _manifest(Path(path))
     found = inspect.inspect(model)
@@ -38,7 +39,7 @@ def facts(path: str | Path) -> dict[str, Any]:
             "schema": SCHEMA,
             "name": str(path),
             "source": None,
-            "graph": graph.operators(model).to_dict(),
+            "graph": operator_graph.operators(model).to_dict(),
             "tensors": list(_tensors(model)),
             "manifest": manifest,
         },
@@ -48,14 +49,14 @@ def facts(path: str | Path) -> dict[str, Any]:
 def _manifest(path: Path) -> dict[str, Any]:
     beside = Path(f"{path}.manifest.json")
     try:
-        found = read_json(beside, _MOST_BYTES)
+        found = read_json(beside, _MAX_MANIFEST_BYTES)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _tensors(model: ir.Model) -> Iterator[dict[str, Any]]:
-    """Each tensor that is quantized or dequantized with numbers of its own, once."""
+    """Yield each tensor that is quantized or dequantized with its own parameters, once."""
     seen: set[str] = set()
     for node in query.nodes(model):
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.inputs) < 2:
@@ -77,7 +78,7 @@ def _tensors(model: ir.Model) -> Iterator[dict[str, Any]]:
 
 
 def _params(node: ir.Node) -> QParams | None:
-    """The constant scale and zero point of a conversion."""
+    """Return the constant scale and zero point of a conversion."""
     scale = query.array(node.inputs[1])
     zero = query.array(node.inputs[2]) if len(node.inputs) > 2 else None
     ends = node.outputs if node.op_type == "QuantizeLinear" else node.inputs
@@ -104,7 +105,7 @@ def _granularity(node: ir.Node, scale: Any) -> Granularity:
 
 
 def _histogram(value: ir.Value, params: QParams) -> histogram.Histogram | None:
-    stored = query.array(value, limit=_LARGEST)
+    stored = query.array(value, limit=_MAX_WEIGHT_VALUES)
     if stored is None:
         return None
     try:

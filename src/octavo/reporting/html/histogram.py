@@ -1,4 +1,4 @@
-"""Histograms small enough for a page: at most 128 bins, from what calibration counted or from a weight."""
+"""Histograms small enough for a page: at most 128 bins, from calibration or from a weight."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.observers.histogram import HistogramState
-from octavo.calibration.observers.many import ManyState
+from octavo.calibration.statistics.combined import CombinedState
+from octavo.calibration.statistics.histograms import HistogramState
 from octavo.core.granularity import PerBlock, PerChannel
 from octavo.core.qparams import QParams
 from octavo.core.stats import State
 
 BINS = 128
-MOST_VALUES = 1 << 18  # of a weight that are looked at; of a larger one, evenly spread ones
+MAX_VALUES = 1 << 18  # of a weight that are counted; of a larger one, evenly spaced values
 
 Histogram = dict[str, Any]
 
 
 def of_state(state: State) -> Histogram | None:
-    """What calibration counted; None where it kept the extremes only."""
-    first = state.first if isinstance(state, ManyState) else state
+    """Return what calibration counted; None where it kept only the extremes."""
+    first = state.first if isinstance(state, CombinedState) else state
     if not isinstance(first, HistogramState) or not first.total:
         return None
     start, counts = first.bins()
@@ -35,7 +35,7 @@ def of_state(state: State) -> Histogram | None:
 
 
 def of_values(values: npt.NDArray[Any]) -> Histogram | None:
-    """The histogram of an array's finite values."""
+    """Return the histogram of an array's finite values."""
     flat = np.asarray(values, np.float64).reshape(-1)
     flat = flat[np.isfinite(flat)]
     if not flat.size:
@@ -49,13 +49,13 @@ def of_values(values: npt.NDArray[Any]) -> Histogram | None:
 
 
 def of_weight(stored: npt.NDArray[Any], params: QParams) -> Histogram | None:
-    """The values that a stored weight stands for."""
+    """Return the histogram of the real values of a quantized weight."""
     return of_values(real_values(stored, params)) if stored.size else None
 
 
 def real_values(stored: npt.NDArray[Any], params: QParams) -> npt.NDArray[np.float64]:
-    """``scale (q − zero point)`` at evenly spread places of a stored weight, all of them if it is small."""
-    flat = np.arange(0, stored.size, -(-stored.size // MOST_VALUES) or 1)
+    """Return ``scale (q − zero point)`` at evenly spaced positions of a weight, at all if it is small."""
+    flat = np.arange(0, stored.size, -(-stored.size // MAX_VALUES) or 1)
     at = list(np.unravel_index(flat, stored.shape))
     integers = stored[tuple(at)].astype(np.float64)
     scale, zero = params.scale.astype(np.float64), params.zero_point.astype(np.float64)

@@ -17,7 +17,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from octavo.reporting.pareto import front_svg
+from octavo.reporting.pareto import NARROW, front_svg
 from octavo.reporting.text import clean
 
 ECHARTS = "6.1.0"
@@ -28,12 +28,12 @@ _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 
 @cache
 def asset(name: str) -> str:
-    """The text of a file in ``assets``."""
+    """Return the text of a file in ``assets``."""
     return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
 
 
 def embedded(data: Any) -> str:
-    """JSON that can stand in a script element, whatever the names in it are."""
+    """Return JSON that can stand in a script element, whatever the names in it are."""
     text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
     for character, escape in _UNSAFE.items():
         text = text.replace(character, escape)
@@ -41,7 +41,7 @@ def embedded(data: Any) -> str:
 
 
 def _finite(data: Any) -> Any:
-    """Numbers that JSON does not have become none."""
+    """Return data in which numbers that JSON does not have are None."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
@@ -56,7 +56,7 @@ def _digest(text: str) -> str:
 
 
 def policy(style: str, scripts: list[str]) -> str:
-    """What the page may do: run its own scripts, use its own styles, and nothing else."""
+    """Return what the page may do: run its own scripts, use its own styles, and nothing else."""
     allowed = " ".join(_digest(script) for script in scripts)
     return (
         f"default-src 'none'; script-src {allowed}; style-src {_digest(style)}; img-src data: blob:; "
@@ -65,13 +65,19 @@ def policy(style: str, scripts: list[str]) -> str:
 
 
 def _front(number: int, side: dict[str, Any]) -> str:
-    """The drawing of a search, which a script moves to its section."""
+    """Return the drawing of trials, for a window and for a phone; a script moves it to its section."""
     drawing = front_svg(side["tuning"]) if side.get("tuning") else ""
-    return f'<template id="front-{number}">{drawing}</template>' if drawing else ""
+    if not drawing:
+        return ""
+    narrow = front_svg(side["tuning"], NARROW)
+    return (
+        f'<template id="front-{number}"><div class="wide-only">{drawing}</div>'
+        f'<div class="narrow-only">{narrow}</div></template>'
+    )
 
 
 def render(data: dict[str, Any]) -> str:
-    """The page."""
+    """Return the page."""
     style = asset("report.css")
     own = "(() => {\n'use strict';\n" + "\n".join(asset(name) for name in _SCRIPTS) + "\n})();"
     library = asset("echarts.common.min.js")

@@ -1,4 +1,4 @@
-"""Settings, versions and fingerprints: what it takes to make the same result again."""
+"""Settings, versions and fingerprints: what it takes to reproduce a result."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo._version import __version__
-from octavo.reporting.html.sources import Side
+from octavo.reporting.html.report_parts import Side
+from octavo.reporting.plan_tables import method_words
 from octavo.reporting.text import many
 
 Rows = list[list[str]]
 
 
 def settings(side: Side) -> list[dict[str, Any]]:
-    """Groups of names and values."""
+    """Return groups of names and values."""
     made = side.parts.get("quantization") or side.parts.get("model") or {}
     details = made.get("details") or {}
     manifest = details.get("manifest") or {}
@@ -55,7 +56,7 @@ def _comparison(side: Side) -> Rows:
     return [
         ["samples", f"{found['samples']}, {found['looked']} of them tensor by tensor"],
         ["operators matched", str(found["matched"])],
-        ["form", str(found.get("form", ""))],
+        ["float model matched as", str(found.get("form", ""))],
     ]
 
 
@@ -78,10 +79,12 @@ def _measurement(side: Side) -> Rows:
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> Rows:
-    """Nested settings as names with dots."""
+    """Return nested settings as names with dots."""
     rows: Rows = []
     for name, value in data.items():
-        if isinstance(value, Mapping) and value:
+        if name == "method" and value:
+            rows.append([f"{prefix}{name}", method_words(value)])
+        elif isinstance(value, Mapping) and value:
             rows += _flat(value, f"{prefix}{name}.")
         elif value is not None:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

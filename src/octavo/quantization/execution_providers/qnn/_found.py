@@ -8,8 +8,9 @@ from typing import TypeVar
 import onnx_ir as ir
 from onnx import ModelProto
 
-from octavo.model import io, query
-from octavo.model.normalize import normalize
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Mixed precision: a type that is asked for one tensor makes its neighbours convert.
+"""Mixed precision: a type that is requested for one tensor makes its neighbours convert.
 
 A node computes in one type. The node that makes a tensor with a type of its own, and those that read it,
 compute in that type: what else they read is converted for them, what they make has it, and is converted back
@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import onnx
+import onnx_ir as ir
 
-from octavo.model import io
-from octavo.model.normalize import normalize
+from octavo.model.files.serialize import skeleton
+from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
 from octavo.quantization._errors import OptionError
+from octavo.quantization._names import elsewhere
 from octavo.quantization._types import QuantType
 from octavo.quantization.tensor_quant_overrides import QuantTypeInfo, TensorQuantOverridesHelper
 
@@ -28,7 +30,7 @@ class TensorTypeRequest:
 
 
 class MixedPrecisionTensorQuantOverridesFixer:
-    """Adds to overrides what a type that is asked for brings about around it."""
+    """Adds to overrides what a requested type brings about around it."""
 
     def __init__(
         self,
@@ -46,19 +48,24 @@ class MixedPrecisionTensorQuantOverridesFixer:
 
     @staticmethod
     def create_from_model(
-        overrides: TensorQuantOverridesHelper, model: onnx.ModelProto, default_activation_qtype: QuantType
+        overrides: TensorQuantOverridesHelper,
+        model: onnx.ModelProto,
+        default_activation_qtype: QuantType,
     ) -> MixedPrecisionTensorQuantOverridesFixer:
-        """The fixer of a model; overrides that do not fit it raise."""
-        loaded = io.load(model)
+        """Return the fixer of a model, whose weights are not read; overrides that do not fit it raise."""
+        loaded = ir.from_proto(model)
         normalize(loaded)
         shapes.infer(loaded)
-        graph = io.to_proto(loaded).graph
+        graph = skeleton(loaded).graph
         producers = {name: node for node in graph.node for name in node.output}
         consumers: dict[str, list[onnx.NodeProto]] = {}
         for node in graph.node:
             for name in dict.fromkeys(node.input):
                 consumers.setdefault(name, []).append(node)
-        initializers = {tensor.name: tensor for tensor in graph.initializer}
+        initializers = {
+            name: onnx.TensorProto(name=name, dims=value.shape.numpy() if value.shape is not None else ())
+            for name, value in loaded.graph.initializers.items()
+        }
         infos = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
         valid, problem = overrides.is_valid(
             initializers, {*producers, *(value.name for value in graph.input)}, default_activation_qtype
@@ -165,3 +172,5 @@ class MixedPrecisionTensorQuantOverridesFixer:
 
 
 __all__ = ["MixedPrecisionTensorQuantOverridesFixer", "TensorTypeRequest"]
+
+__getattr__ = elsewhere(__name__)

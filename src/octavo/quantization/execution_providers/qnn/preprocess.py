@@ -9,10 +9,11 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from octavo.model import io, scattered
+from octavo.model.files import io
+from octavo.model.graph.scopes import remove_unused
 from octavo.model.prepare import layout, shapes
-from octavo.model.scopes import remove_unused
 from octavo.quantization._errors import OptionError, as_stock
+from octavo.quantization._names import elsewhere
 from octavo.quantization.execution_providers.qnn.fusion_lpnorm import FusionLpNormalization
 from octavo.quantization.execution_providers.qnn.fusion_spacetodepth import FusionSpaceToDepth
 from octavo.quantization.fusions import FusionGelu, FusionLayerNormalization
@@ -72,7 +73,8 @@ def qnn_preprocess_model(
 
 
 def _beside(model: ir.Model, output: str | Path, location: str | None, least: int, one_file: bool) -> None:
-    scattered.save(model, output, location=location, least=least, one_file=one_file or location is not None)
+    one_file = one_file or location is not None
+    io.save(model, output, external_data=True, location=location, least=least, one_file=one_file)
 
 
 def _dims(name: str, text: str | Sequence[int]) -> list[int]:
@@ -83,7 +85,7 @@ def _dims(name: str, text: str | Sequence[int]) -> list[int]:
         found = []
     if not found or min(found) < 1:
         raise OptionError(
-            f"The shape {text!r} of input {name!r} is no list of positive numbers; write '1,3,224,224'."
+            f"The shape {text!r} of input {name!r} is not a list of positive numbers; write '1,3,224,224'."
         )
     return found
 
@@ -126,3 +128,6 @@ def _plain_inputs(model: ONNXModel) -> bool:
         del inputs[:]
         inputs.extend(kept)
     return changed
+
+
+__getattr__ = elsewhere(__name__)

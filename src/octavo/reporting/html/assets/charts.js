@@ -5,7 +5,7 @@ const HIGHEST = 70; // dB; beyond, two tensors differ by float's own rounding
 
 function colours() {
   const style = getComputedStyle(document.documentElement);
-  return Object.fromEntries(['text', 'muted', 'line', 'card', 'sunken', 'accent', 'a', 'b', 'band', 'good', 'fair', 'poor'].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  return Object.fromEntries(['text', 'muted', 'line', 'card', 'sunken', 'accent', 'a', 'b', 'c', 'd', 'e', 'f', 'band', 'good', 'fair', 'poor'].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
 const font = () => getComputedStyle(document.body).fontFamily;
@@ -62,7 +62,7 @@ function axis(c, more) {
   };
 }
 
-const tone = (c, side) => (side.letter === 'B' ? c.b : c.a);
+const tone = (c, side) => c[side.letter.toLowerCase()] || c.a;
 const tag = (side, text) => (side.letter ? `${side.letter}: ${text}` : text);
 
 // What a point of the chart stands for: two series a side.
@@ -95,7 +95,7 @@ function depthOption(sides) {
         name: tag(side, 'model up to here'), type: 'line', data: point('total'), symbol: 'circle', symbolSize: 4, showSymbol: side.depth.length < 400,
         lineStyle: { width: 2, color: colour }, itemStyle: { color: colour }, connectNulls: true,
       }, {
-        name: tag(side, 'operator alone'), type: 'scatter', data: point('local'), symbol: side.letter === 'B' ? 'triangle' : 'diamond', symbolSize: 8,
+        name: tag(side, 'operator alone'), type: 'scatter', data: point('local'), symbol: ['diamond', 'triangle', 'rect', 'pin', 'arrow', 'roundRect'][number % 6], symbolSize: 8,
         itemStyle: { color: 'transparent', borderColor: colour, borderWidth: 1.4 }, emphasis: { itemStyle: { color: colour } },
       });
     }

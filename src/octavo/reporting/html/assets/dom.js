@@ -46,6 +46,23 @@ function compact(value) {
 
 const share = (value) => (known(value) ? `${(100 * value).toFixed(value > 0 && value < 0.1 ? 2 : 0)} %` : '–');
 
+const percent = (value) => `${(100 * value).toFixed(1)} %`;
+
+// A metric in its unit: a share in percent, an SQNR in dB, another number in four digits.
+function metric(value, { name = '', percent: isShare = false }) {
+  if (!known(value)) return '–';
+  if (isShare) return percent(value);
+  return name.endsWith('_db') ? `${decibels(value)} dB` : compact(value);
+}
+
+// Half the width of Wilson's 95 % interval of a share that was counted in so many samples, in points.
+function halfWidth(value, count) {
+  const z = 1.959964;
+  return (100 * z * Math.sqrt((value * (1 - value)) / count + (z * z) / (4 * count * count))) / (1 + (z * z) / count);
+}
+
+const counted = (count, noun) => `${count} ${noun}${count === 1 ? '' : 's'}`;
+
 const span = (pair) => {
   if (!pair) return '–';
   return pair[0] === pair[1] ? compact(pair[0]) : `${compact(pair[0])} … ${compact(pair[1])}`;

@@ -1,7 +1,7 @@
 // The graph on a canvas: pan, zoom, select; what is out of sight is not drawn. A strip beside it shows the whole.
 
 const BOX = { width: 132, height: 40 };
-const STATES = { quantized: ['quantized', '#4c86d9'], float: ['kept float', '#e09f3e'], absorbed: ['absorbed', '#9aa3b2'], other: ['shapes and the like', '#c9ced8'], end: ['input or output', '#7d8798'] };
+const STATES = { quantized: ['quantized', '#4c86d9'], float: ['kept in float', '#e09f3e'], fused: ['fused', '#9aa3b2'], other: ['other', '#c9ced8'], end: ['input or output', '#7d8798'] };
 const ERRORS = [[10, 'below 10 dB', '#b2182b'], [20, '10 to 20 dB', '#ef8a62'], [30, '20 to 30 dB', '#fddbc7'], [40, '30 to 40 dB', '#d1e5f0'], [50, '40 to 50 dB', '#67a9cf'], [Infinity, '50 dB and more', '#2166ac']];
 const TIMES = [[0.001, 'below 0.1 %', '#fff7ec'], [0.01, '0.1 to 1 %', '#fdd49e'], [0.03, '1 to 3 %', '#fc8d59'], [0.1, '3 to 10 %', '#d7301f'], [Infinity, '10 % and more', '#7f0000']];
 const NOTHING = ['not measured', '#c9ced8'];

@@ -3,12 +3,11 @@
 function build() {
   const data = JSON.parse(document.getElementById('octavo-data').textContent);
   const { sides } = data;
-  const levels = { good: 'good', fair: 'fair', poor: 'poor', unknown: 'not measured' };
   document.getElementById('masthead').append(
     el('p', { class: 'brand' }, 'Octavo report'), el('h1', {}, data.title),
     el('div', { class: 'verdicts' }, sides.map((side) => el('div', { class: `verdict ${side.verdict.level}` },
       side.letter ? el('p', { class: 'who' }, letter(side), side.name) : null,
-      el('p', {}, el('span', { class: `badge ${side.verdict.level}` }, levels[side.verdict.level]), side.verdict.text)))),
+      el('p', {}, el('span', { class: `badge ${side.verdict.level}` }, side.verdict.badge), side.verdict.text)))),
   );
   const made = [summary, tried, accuracy, times, depth, tensorTable, keptFloat, graphs, reproduce].map((make) => make(sides)).filter(Boolean);
   const main = document.getElementById('main');

@@ -29,13 +29,13 @@ function tried(sides) {
       table({
         caption: 'Trials', rows: tuning.trials, free: true,
         columns: [
-          { label: 'tried', wide: true, value: (row) => row.name, show: (row) => [row.name === tuning.best ? '→ ' : null, named(row.name)] },
+          { label: 'tried', value: (row) => row.name, show: (row) => [`${tuning.trials.indexOf(row) + 1}. `, named(row.name), row.name === tuning.best ? el('strong', {}, ' (chosen)') : null] },
           { label: 'speed, × float', numeric: true, value: (row) => (row.speed ? row.speed.value : null), show: (row) => (row.speed ? `${figure(row.speed.value, 2)} (${figure(row.speed.low, 2)} … ${figure(row.speed.high, 2)})` : '–') },
           { label: 'SQNR, dB', numeric: true, value: (row) => Number(row.sqnr_db), show: (row) => figure(row.sqnr_db, 1) },
-          { label: 'same class', numeric: true, value: (row) => row.agreement, show: (row) => share(row.agreement) },
-          ...(scored ? [{ label: 'task', numeric: true, value: (row) => (row.score ? row.score.value : null), show: (row) => (row.score ? `${row.score.name} ${compact(row.score.value)} (float ${compact(row.score.float)})` : '–') }] : []),
+          { label: 'same class', numeric: true, value: (row) => row.agreement, show: (row) => (known(row.agreement) ? `${percent(row.agreement)}${tuning.held_back ? ` ± ${halfWidth(row.agreement, Math.min(row.places || tuning.held_back, tuning.held_back)).toFixed(1)}` : ''}` : '–') },
+          ...(scored ? [{ label: 'task', numeric: true, value: (row) => (row.score ? row.score.value : null), show: (row) => (row.score ? `${row.score.name} ${metric(row.score.value, row.score)} (float ${metric(row.score.float, row.score)})` : '–') }] : []),
           { label: 'size', numeric: true, value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
-          { label: 'remark', wide: true, value: (row) => row.error || row.idea },
+          { label: 'what it does', prose: true, value: (row) => row.error || row.idea },
         ],
       }).node,
       tuning.layers.length ? el('div', {}, el('h3', { class: 'sub' }, 'Sensitivity of layers'), el('p', { class: 'muted' }, 'What each quantized layer of the trial that others started from loses by itself, on float inputs.'), table({
@@ -46,23 +46,22 @@ function tried(sides) {
         ],
       }).node) : null);
   };
-  return { title: 'What was tried', lead: 'Ways to quantize this model, timed in turn with float and judged by samples that calibration has not seen.', node: each(with_it, part) };
+  return { title: 'What was tried', lead: 'Ways to quantize this model, timed in turn with float and compared with it on samples that calibration has not seen. Dots in the drawing have the numbers of the table.', node: each(with_it, part) };
 }
 
 function accuracy(sides) {
   const with_it = sides.filter((side) => side.evaluation);
   if (!with_it.length) return null;
-  const figure = (value, score) => (known(value) ? (score.percent ? `${(100 * value).toFixed(2)} %` : compact(value)) : '–');
   const part = (side) => {
     const { evaluation } = side;
     const before = new Map(evaluation.against_scores.map((score) => [score.name, score]));
     const lost = new Map(evaluation.differences.map((one) => [one.name, one]));
-    const unit = (score, value) => (score.percent ? `${(100 * value).toFixed(2)} points` : compact(value));
-    const interval = (score) => (known(score.low) && known(score.high) ? `${figure(score.low, score)} … ${figure(score.high, score)}` : '–');
+    const unit = (score, value) => (score.percent ? `${(100 * value).toFixed(1)} points` : metric(value, score));
+    const interval = (score) => (known(score.low) && known(score.high) ? `${metric(score.low, score)} … ${metric(score.high, score)}` : '–');
     const columns = [
-      { label: 'figure', value: (score) => score.name },
-      ...(evaluation.against ? [{ label: 'reference', numeric: true, value: (score) => (before.get(score.name) || {}).value, show: (score) => (before.has(score.name) ? figure(before.get(score.name).value, score) : '–') }] : []),
-      { label: 'model', numeric: true, value: (score) => score.value, show: (score) => figure(score.value, score) },
+      { label: 'metric', value: (score) => score.name },
+      ...(evaluation.against ? [{ label: 'reference', numeric: true, value: (score) => (before.get(score.name) || {}).value, show: (score) => (before.has(score.name) ? metric(before.get(score.name).value, score) : '–') }] : []),
+      { label: 'model', numeric: true, value: (score) => score.value, show: (score) => metric(score.value, score) },
       { label: '95 % interval', numeric: true, value: (score) => score.low, show: interval },
     ];
     if (evaluation.differences.length) {
@@ -71,25 +70,25 @@ function accuracy(sides) {
     }
     const classes = evaluation.per_class.model;
     const reference = new Map(evaluation.per_class.against.map((one) => [one.name, one.value]));
-    const percent = { percent: evaluation.per_class.figure !== 'sqnr_db' };
+    const kind = { name: evaluation.per_class.figure, percent: evaluation.per_class.figure !== 'sqnr_db' };
     return el('div', {},
-      el('p', { class: 'muted' }, `${evaluation.task}, ${evaluation.samples} samples`),
+      el('p', { class: 'muted' }, `${evaluation.task}, ${counted(evaluation.samples, 'sample')}`),
       table({ caption: 'Figures of the evaluation', columns, rows: evaluation.scores, free: true }).node,
-      classes.length ? el('details', { class: 'data', open: classes.length <= 12 }, el('summary', {}, `By ${percent.percent ? 'class' : 'output'} (${classes.length})`), table({
+      classes.length ? el('details', { class: 'data', open: classes.length <= 12 }, el('summary', {}, `By ${kind.percent ? 'class' : 'output'} (${classes.length})`), table({
         caption: 'Figures by class', rows: classes,
         search: classes.length > 12 ? { label: 'Search classes', text: (row) => row.name } : null,
         columns: [
           { label: 'name', value: (row) => row.name },
           ...(reference.size ? [
-            { label: 'reference', numeric: true, value: (row) => reference.get(row.name), show: (row) => figure(reference.get(row.name), percent) },
-            { label: 'difference', numeric: true, value: (row) => (reference.has(row.name) && known(row.value) ? row.value - reference.get(row.name) : null), show: (row) => { const d = row.value - reference.get(row.name); return Number.isFinite(d) ? `${d < 0 ? '−' : '+'}${unit(percent, Math.abs(d))}` : '–'; } },
+            { label: 'reference', numeric: true, value: (row) => reference.get(row.name), show: (row) => metric(reference.get(row.name), kind) },
+            { label: 'difference', numeric: true, value: (row) => (reference.has(row.name) && known(row.value) ? row.value - reference.get(row.name) : null), show: (row) => { const d = row.value - reference.get(row.name); return Number.isFinite(d) ? `${d < 0 ? '−' : '+'}${unit(kind, Math.abs(d))}` : '–'; } },
           ] : []),
-          { label: evaluation.per_class.figure || 'model', numeric: true, value: (row) => row.value, show: (row) => figure(row.value, percent) },
+          { label: evaluation.per_class.figure || 'model', numeric: true, value: (row) => row.value, show: (row) => metric(row.value, kind) },
           { label: 'count', numeric: true, value: (row) => row.count },
         ],
       }).node) : null);
   };
-  return { title: 'Accuracy', lead: 'How right the model is on labelled data, and how sure the difference is: both models saw the same samples.', node: each(with_it, part) };
+  return { title: 'Accuracy', lead: 'How accurate the model is, with 95 % confidence intervals; both models saw the same samples.', node: each(with_it, part) };
 }
 
 function depth(sides) {
@@ -147,7 +146,7 @@ function culprits(side) {
   const item = (one) => el('li', {},
     el('button', { class: 'link', type: 'button', onclick: () => { actions.tensor(one.tensor); actions.node(one.node); } }, named(one.tensor)),
     ` (${one.kind}): ${decibels(one.sqnr)} dB at ${one.op_type} `, named(one.node),
-    el('p', {}, one.text), el('p', {}, el('strong', {}, 'Change: '), one.change));
+    el('p', {}, one.text), el('p', {}, el('strong', {}, `${one.label}: `), one.change));
   const [shown, rest] = [side.culprits.slice(0, 5), side.culprits.slice(5)];
   return el('div', {}, title, el('ol', { class: 'culprits' }, shown.map(item)),
     rest.length ? el('details', { class: 'data' }, el('summary', {}, `${rest.length} more`), el('ol', { class: 'culprits' }, rest.map(item))) : null);
@@ -275,11 +274,11 @@ function keptFloat(sides) {
   if (!with_it.length) return null;
   const ops = (row) => Object.entries(row.ops).sort((a, b) => b[1] - a[1]).map(([name, count]) => `${count} ${name}`).join(', ');
   return {
-    title: 'Kept float', lead: 'Operators that stayed float, and why.',
+    title: 'Kept in float', lead: 'Operators that stayed in float, and why.',
     node: each(with_it, (side) => table({
-      caption: 'Operators that stayed float, by reason', rows: side.kept, free: true,
+      caption: 'Operators kept in float, by reason', rows: side.kept, free: true,
       columns: [
-        { label: 'reason', wide: true, value: (row) => row.reason },
+        { label: 'reason', prose: true, value: (row) => row.reason },
         { label: 'count', numeric: true, value: (row) => row.nodes.length },
         { label: 'op types', value: ops },
         { label: 'operators', wide: true, value: (row) => row.nodes[0], show: (row) => names(row.nodes) },
@@ -301,8 +300,7 @@ function times(sides) {
   if (!with_it.length) return null;
   const part = (side) => {
     const { bench } = side;
-    const two = bench.models.length > 1;
-    const heads = two ? ['first', 'second'] : ['model'];
+    const heads = bench.models.length > 1 ? bench.models.map((_, index) => ['first', 'second', 'third', 'fourth', 'fifth', 'sixth'][index] || `model ${index + 1}`) : ['model'];
     const row = (label, show) => ({ label, cells: bench.models.map(show) });
     const rows = [
       row('latency, median', (model) => duration(model.latency.median)), row('quartiles', (model) => `${duration(model.latency.low)} … ${duration(model.latency.high)}`),

@@ -2,14 +2,16 @@
 
 const CHUNK = 100;
 
-// columns: {label, value(row), show?(row), numeric?, wide?}; the first one heads its row.
+// columns: {label, value(row), show?(row), numeric?, wide?, prose?}; the first one heads its row.
+const cellClass = (column) => (column.numeric ? 'num' : column.prose ? 'prose' : column.wide ? 'wide' : null);
+
 function table({ caption, columns, rows, search = null, filter = null, sort = null, onselect = null, key = null, free = false }) {
   const state = { query: '', choice: '', column: sort ? sort.column : -1, down: sort ? sort.down : false, limit: CHUNK, selected: null };
   const body = el('tbody');
   const count = el('span', { class: 'count', role: 'status' });
   const more = el('div', { class: 'more' });
   const heads = columns.map((column, index) => el(
-    'th', { scope: 'col', class: column.numeric ? 'num' : column.wide ? 'wide' : null, 'aria-sort': 'none' },
+    'th', { scope: 'col', class: cellClass(column), 'aria-sort': 'none' },
     rows.length > 1 ? el('button', { class: 'sort', type: 'button', onclick: () => order(index) }, column.label) : column.label,
   ));
 
@@ -42,7 +44,7 @@ function table({ caption, columns, rows, search = null, filter = null, sort = nu
 
   function cell(column, row, index) {
     const content = column.show ? column.show(row) : known(column.value(row)) ? column.value(row) : '–';
-    const classes = column.numeric ? 'num' : column.wide ? 'wide' : null;
+    const classes = cellClass(column);
     if (index > 0) return el('td', { class: classes }, content);
     const inner = onselect ? el('button', { class: 'link', type: 'button', onclick: () => onselect(row) }, content) : content;
     return el('th', { scope: 'row', class: classes }, inner);
@@ -57,7 +59,7 @@ function table({ caption, columns, rows, search = null, filter = null, sort = nu
       if (key && key(row) === state.selected) line.classList.add('selected');
       return line;
     }));
-    count.textContent = found.length === rows.length ? `${rows.length} rows` : `${found.length} of ${rows.length} rows`;
+    count.textContent = found.length === rows.length ? counted(rows.length, 'row') : `${found.length} of ${counted(rows.length, 'row')}`;
     const left = found.length - state.limit;
     more.replaceChildren(...(left > 0 ? [
       el('button', { type: 'button', onclick: () => { state.limit += CHUNK; draw(); } }, `Show ${Math.min(CHUNK, left)} more`), ' ',

@@ -1,0 +1,62 @@
+"""The model that steps work on, and what they can ask of it and change about its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from octavo.algorithms.layers.statistics_requests import StatisticsRequests
+from octavo.core.plan import Key, Plan
+from octavo.core.qparams import QParams
+from octavo.core.recipe import Override, Recipe
+from octavo.core.stats import Range, State
+from octavo.targets import Target
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A layer or tensor that a step leaves as it is, and why."""
+
+    layer: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Runs that a step can make: of the model as quantized so far, and of any model for its statistics."""
+
+    quantized_model: Callable[[], ir.Model]
+    statistics: Callable[[ir.Model, StatisticsRequests], Mapping[str, State]]
+    can_repeat: bool = True  # the data can be read again
+
+
+@dataclass
+class PlanChanges:
+    """What steps want to be planned differently."""
+
+    floats: dict[str, str] = field(default_factory=dict)  # nodes that stay in float, and why
+    tensors: dict[str, str] = field(default_factory=dict)  # tensors float for every consumer, and why
+    overrides: dict[str, Override] = field(default_factory=dict)  # by tensor
+
+    def __bool__(self) -> bool:
+        return bool(self.floats or self.tensors or self.overrides)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model that steps change in place, its recipe and plan, and what is known in each phase."""
+
+    model: ir.Model
+    recipe: Recipe
+    plan: Plan
+    params: dict[Key, QParams] | None = None  # phase integers; steps may replace entries
+    ranges: dict[str, Range] | None = None  # phase ranges: those of activations; steps may replace them
+    trial: Trial | None = None
+    target: Target | None = None  # phase plan
+    changes: PlanChanges = field(default_factory=PlanChanges)  # phase plan
+
+    def is_quantized(self, node: ir.Node | None) -> bool:
+        """Return whether the plan quantizes a node."""
+        return node is not None and (node.name or "") in self.plan.nodes

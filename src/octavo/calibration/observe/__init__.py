@@ -1,0 +1,1 @@
+"""Running a model on samples and observing what values its tensors take."""

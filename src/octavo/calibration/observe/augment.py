@@ -1,0 +1,226 @@
+"""The model that calibration runs: the original, which returns what is observed instead of its outputs.
+
+How a tensor is observed is told in :mod:`.observations`, and how that gets out of subgraphs in
+:mod:`.subgraphs`. In a large graph that runs only a few times, opening the session is what takes long. Small
+tensors of known shape are then returned as they are, put together by one Concat for many of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from octavo.calibration.observe.feature_maps import keep_sums_fused
+from octavo.calibration.observe.observations import (
+    GraphWriter,
+    Observation,
+    Observed,
+    bodies_of,
+    replace_nodes,
+)
+from octavo.calibration.observe.subgraphs import observe_graph
+
+_SEQUENCES_SINCE = 11  # the opset
+_PACKS = 64  # outputs that all numbers are packed into, about: a run takes longer with each
+_CHAIN = 8  # packs that may be joined in one output
+_NEARBY = 4  # times the size of a pack: how far apart the numbers of a pack may have been computed
+_MAX_GROUPED = 1 << 24  # values of all tensors that are returned as they are, together
+_GROUP = 1 << 16  # values after which a group of such tensors is full
+
+
+@dataclass(frozen=True)
+class Pack:
+    """An output that holds numbers about some tensors, in this order.
+
+    Either one of each, or one for each channel of each image, the channels of all of them in a row.
+    """
+
+    name: str
+    members: list[Observed]
+
+    @property
+    def images(self) -> int | str | None:
+        """How many images they are of, or the name of that number."""
+        first = self.members[0].images
+        return None if first is None else first.number
+
+
+@dataclass
+class Augmented:
+    """The outputs of the augmented model."""
+
+    packs: list[Pack] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)  # the outputs that hold values, by tensor
+    sampled: list[str] = field(default_factory=list)  # tensors whose values tell their minimum, if it is zero
+    groups: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # output: tensors, their rows
+    used: set[str] = field(default_factory=set)  # names that nodes still read, initializers among them
+
+    def __bool__(self) -> bool:
+        return bool(self.packs or self.values or self.groups)
+
+    @property
+    def numbers(self) -> list[Observed]:
+        """The members of all packs."""
+        return [member for pack in self.packs for member in pack.members]
+
+
+def augment(
+    proto: ModelProto, observations: Mapping[str, Observation], *, group_small: bool = False
+) -> Augmented:
+    """Make a model return what is observed, in place; nodes that nothing needs any more are removed.
+
+    ``group_small`` returns small tensors as they are, many in one output.
+    """
+    graph = proto.graph
+    writer = GraphWriter(proto)
+    groups = _groups(graph, observations) if group_small else []
+    grouped = {tensor for group in groups for tensor in group}
+    keep_sums_fused(graph, observations, writer)
+    found = observe_graph(graph, {t: how for t, how in observations.items() if t not in grouped}, writer)
+    values = [item for item in found if item.reduction is None]
+    result = Augmented(
+        values={item.tensor: item.value for item in values},
+        sampled=[item.tensor for item in values if item.is_sampled],
+    )
+    del graph.output[:]
+    for item in values:
+        _add_output(graph, item.value)
+    for group in groups:
+        name = writer.node(graph.node, "Concat", group, "group", axis=0)
+        result.groups[name] = [(tensor, (observations[tensor].shape or (0,))[0]) for tensor in group]
+        _add_output(graph, name)
+    result.packs = _packed(graph, [item for item in found if item.reduction is not None], writer)
+    result.used = _prune(graph)
+    return result
+
+
+def _add_output(graph: GraphProto, name: str) -> None:
+    graph.output.add(name=name).type.tensor_type.elem_type = TensorProto.FLOAT
+
+
+def _groups(graph: GraphProto, observations: Mapping[str, Observation]) -> list[list[str]]:
+    """Return small tensors of the main graph that agree in all but their first axis; the earliest last."""
+    names = [value.name for value in graph.input] + [name for node in graph.node for name in node.output]
+    groups: dict[tuple[int, ...], list[str]] = {}
+    found: list[list[str]] = []
+    room = _MAX_GROUPED
+    for name in names:
+        how = observations.get(name)
+        if how is None or how.step is not None or not how.is_float32 or not how.shape:
+            continue
+        size = math.prod(how.shape)
+        if not 0 < size <= room:
+            continue
+        room -= size
+        group = groups.setdefault(how.shape[1:], [])
+        if not group:
+            found.append(group)
+        group.append(name)
+        if len(group) * size >= _GROUP:
+            del groups[how.shape[1:]]
+    return found[::-1]
+
+
+def _packed(graph: GraphProto, numbers: Sequence[Observed], writer: GraphWriter) -> list[Pack]:
+    """Return a few outputs for all numbers, the one for the first tensors last among the nodes.
+
+    The runtime works its way back from the last node that nothing reads. In this order, each pack is
+    computed as soon as its tensors are there, while they are in the cache, and lets go of them; otherwise all
+    tensors would be kept to the end. (Flatten is such a last node: a change of layout would be put behind
+    Concat as one of the runtime's own.) Its time for a run is quadratic in the number of outputs.
+    """
+    packs: list[Pack] = []
+    nodes: list[list[NodeProto]] = []
+    size = 1 if writer.opset < _SEQUENCES_SINCE else -(-len(numbers) // _PACKS)
+    for portions in _chained(_divided(numbers, size)):
+        members = [item for portion in portions for item in portion]
+        names = [item.value for item in members]
+        made: list[NodeProto] = []
+        if members[0].images is not None:
+            name = writer.node(made, "Flatten", [_in_turn(made, portions, writer)], "packed", axis=1)
+        elif writer.opset >= _SEQUENCES_SINCE:
+            sequence = writer.node(made, "SequenceConstruct", names, "pack")
+            name = writer.node(made, "ConcatFromSequence", [sequence], "packed", axis=0, new_axis=1)
+        else:
+            (name,) = names
+        packs.append(Pack(name, members))
+        nodes.append(made)
+        _add_output(graph, name)
+    for made in reversed(nodes):
+        graph.node.extend(made)
+    return packs
+
+
+def _in_turn(nodes: list[NodeProto], portions: Sequence[Sequence[Observed]], writer: GraphWriter) -> str:
+    """Return the channels of all portions in a row.
+
+    The first portion is joined last: of what a node reads, the runtime computes that first which was made by
+    a node that it has put in itself, as it does for pooling, and that of an earlier Concat after it.
+    """
+    row: list[str] = []
+    for portion in reversed(portions):
+        row = [writer.node(nodes, "Concat", [*(item.value for item in portion), *row], "pack", axis=1)]
+    return row[0]
+
+
+def _chained(packs: Sequence[list[Observed]]) -> list[list[list[Observed]]]:
+    """Join packs of one form that follow each other; those of single numbers stay apart."""
+    found: list[list[list[Observed]]] = []
+    for pack in packs:
+        images = pack[0].images
+        last = found[-1] if found else []
+        before = last[-1][0].images if last else None
+        if (
+            images is not None
+            and before is not None
+            and images.number == before.number
+            and len(last) < _CHAIN
+        ):
+            last.append(pack)
+        else:
+            found.append([pack])
+    return found
+
+
+def _divided(numbers: Sequence[Observed], size: int) -> list[list[Observed]]:
+    """Divide numbers into packs of one form that are computed near each other, sorted by their ends.
+
+    A pack has at least ``size`` numbers where there are as many. Those of one tensor stay together, and a
+    large map comes last.
+    """
+    found: list[list[int]] = []
+    latest: dict[int | str | None, list[int]] = {}
+    for index, item in enumerate(numbers):
+        form = None if item.images is None else item.images.number
+        pack = latest.get(form, [])
+        is_full = len(pack) >= size or any(numbers[i].is_negated for i in pack)
+        goes_on = bool(pack) and numbers[pack[-1]].tensor == item.tensor and size > 1
+        if not pack or index - pack[0] >= _NEARBY * size or (is_full and not goes_on):
+            pack = latest[form] = []
+            found.append(pack)
+        pack.append(index)
+    return [[numbers[index] for index in pack] for pack in sorted(found, key=lambda pack: pack[-1])]
+
+
+def _note_reads(node: NodeProto, read: set[str]) -> None:
+    """Add what a node, and those inside it, read."""
+    read.update(node.input)
+    for body in bodies_of(node):
+        for inner in body.node:
+            _note_reads(inner, read)
+
+
+def _prune(graph: GraphProto) -> set[str]:
+    """Remove the nodes that no output depends on; returns the names that are read."""
+    read = {value.name for value in graph.output}
+    kept: list[NodeProto] = []
+    for node in reversed(graph.node):
+        if not read.isdisjoint(node.output):
+            _note_reads(node, read)
+            kept.append(node)
+    if len(kept) < len(graph.node):
+        replace_nodes(graph, kept[::-1])
+    return read

@@ -1,0 +1,189 @@
+"""The smallest and the largest value of a tensor: of all samples together, or of each sample.
+
+``ExtremesState`` takes a few bytes however many samples there are. ``SampleExtremesState`` keeps
+``index, minimum, maximum`` of each sample, 24 bytes each, so that averages and moving averages can be taken
+in the order of the samples, whichever worker has seen which of them.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.calibration.statistics.sample_set import SampleSet
+from octavo.calibration.statistics.state import damaged
+from octavo.errors import DataError
+
+Self = TypeVar("Self", bound="_Extremes")
+
+_VERSION = 1
+_HEADER = "<Bdd"  # version, minimum, maximum
+_SAMPLES_HEADER = "<BQ"  # version, number of samples
+_SAMPLE = np.dtype([("index", "<i8"), ("low", "<f8"), ("high", "<f8")])
+
+
+class _Extremes:
+    """How both states take in values."""
+
+    def update(self, x: npt.ArrayLike, index: int = 0) -> None:
+        """Take in the values that the tensor has in one sample."""
+        values = np.asarray(x)
+        if values.size:
+            self.add(index, float(values.min()), float(values.max()))
+
+    def add(self, index: int, low: float, high: float) -> None:
+        """Take in the extremes of one sample, or of a part of it."""
+        if low != low or high != high:
+            raise DataError(f"There is NaN among the values of sample {index}.")
+        self._add(index, low + 0.0, high + 0.0)  # -0.0 becomes 0.0: minima do not order the two
+
+    def _add(self, index: int, low: float, high: float) -> None:
+        raise NotImplementedError
+
+    @property
+    def extremes(self: Self) -> Self:
+        """The state itself; a histogram has extremes of its own."""
+        return self
+
+
+class ExtremesState(_Extremes):
+    """The minimum and maximum over all samples, and in which samples the tensor had any value."""
+
+    kind: ClassVar[str] = "extremes"
+
+    def __init__(
+        self, low: float = math.inf, high: float = -math.inf, samples: SampleSet | None = None
+    ) -> None:
+        self.low, self.high = low, high
+        self._samples = samples if samples is not None else SampleSet()
+
+    def _add(self, index: int, low: float, high: float) -> None:
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self._samples.add(index)
+
+    @property
+    def count(self) -> int:
+        """The number of samples in which the tensor had any value."""
+        return len(self._samples)
+
+    @property
+    def non_finite(self) -> bool:
+        """Whether an infinity was among the values."""
+        return self.count > 0 and not (math.isfinite(self.low) and math.isfinite(self.high))
+
+    def merge(self, other: ExtremesState) -> ExtremesState:
+        """Return the state of the samples of both; neither is changed."""
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return ExtremesState(low, high, self._samples.merge(other._samples))
+
+    def to_bytes(self) -> bytes:
+        """Version, extremes, samples."""
+        return struct.pack(_HEADER, _VERSION, self.low, self.high) + self._samples.to_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ExtremesState:
+        """Return the state that :meth:`to_bytes` wrote."""
+        at = struct.calcsize(_HEADER)
+        if len(data) < at or data[0] != _VERSION:
+            raise damaged("a tensor's extremes")
+        _, low, high = struct.unpack_from(_HEADER, data)
+        samples = SampleSet.from_bytes(data[at:])
+        if not (low <= high if len(samples) else (low, high) == (math.inf, -math.inf)):
+            raise damaged("a tensor's extremes")
+        return cls(low, high, samples)
+
+    def __repr__(self) -> str:
+        return f"ExtremesState({self.low:.6g} … {self.high:.6g}, {self.count} samples)"
+
+
+class SampleExtremesState(_Extremes):
+    """The minimum and maximum of each sample in which the tensor had any value."""
+
+    kind: ClassVar[str] = "minmax"
+
+    def __init__(self, records: npt.NDArray[Any] | None = None) -> None:
+        self._records = _one_each(records) if records is not None else np.empty(0, _SAMPLE)
+        self._new: list[tuple[int, float, float]] = []
+
+    @classmethod
+    def of(cls, index: npt.ArrayLike, low: npt.ArrayLike, high: npt.ArrayLike) -> SampleExtremesState:
+        """Return the state after samples with these extremes; minimum > maximum says: had no value."""
+        lows, highs = np.asarray(low, np.float64) + 0.0, np.asarray(high, np.float64) + 0.0
+        records = np.empty(len(lows), _SAMPLE)
+        records["index"], records["low"], records["high"] = index, lows, highs
+        return cls(records[lows <= highs])
+
+    def _add(self, index: int, low: float, high: float) -> None:
+        if self._new and self._new[-1][0] == index:
+            _, before, after = self._new.pop()
+            low, high = min(low, before), max(high, after)
+        self._new.append((index, low, high))
+
+    @property
+    def records(self) -> npt.NDArray[Any]:
+        """``index, low, high`` in the order of the samples."""
+        if self._new:
+            self._records = _one_each(np.concatenate([self._records, np.array(self._new, _SAMPLE)]))
+            self._new = []
+        return self._records
+
+    @property
+    def low(self) -> float:
+        """The smallest value; infinite where nothing was seen."""
+        return float(self.records["low"].min(initial=np.inf))
+
+    @property
+    def high(self) -> float:
+        """The largest value; minus infinity where nothing was seen."""
+        return float(self.records["high"].max(initial=-np.inf))
+
+    @property
+    def count(self) -> int:
+        """The number of samples in which the tensor had any value."""
+        return len(self.records)
+
+    @property
+    def non_finite(self) -> bool:
+        """Whether an infinity was among the values."""
+        return self.count > 0 and not (math.isfinite(self.low) and math.isfinite(self.high))
+
+    def merge(self, other: SampleExtremesState) -> SampleExtremesState:
+        """Return the state of the samples of both; records of the same sample are parts of it."""
+        return SampleExtremesState(np.concatenate([self.records, other.records]))
+
+    def to_bytes(self) -> bytes:
+        """Version, number of samples, records."""
+        return struct.pack(_SAMPLES_HEADER, _VERSION, self.count) + self.records.tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SampleExtremesState:
+        """Return the state that :meth:`to_bytes` wrote."""
+        at = struct.calcsize(_SAMPLES_HEADER)
+        if len(data) < at or data[0] != _VERSION:
+            raise damaged("a tensor's extremes")
+        if len(data) != at + struct.unpack_from(_SAMPLES_HEADER, data)[1] * _SAMPLE.itemsize:
+            raise damaged("a tensor's extremes", "wrong length")
+        records = np.frombuffer(data, _SAMPLE, offset=at)
+        if not np.all(records["low"] <= records["high"]):
+            raise damaged("a tensor's extremes")
+        return cls(records.copy())
+
+    def __repr__(self) -> str:
+        return f"SampleExtremesState({self.low:.6g} … {self.high:.6g}, {self.count} samples)"
+
+
+def _one_each(records: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return records in the order of their indices, one for each."""
+    if len(records) > 1 and not np.all(np.diff(records["index"]) > 0):
+        records = records[np.argsort(records["index"], kind="stable")]
+        starts = np.flatnonzero(np.diff(records["index"], prepend=records["index"][0] - 1))
+        joined = np.empty(len(starts), _SAMPLE)
+        joined["index"] = records["index"][starts]
+        joined["low"] = np.minimum.reduceat(records["low"], starts)
+        joined["high"] = np.maximum.reduceat(records["high"], starts)
+        records = joined
+    return records

@@ -1,0 +1,195 @@
+"""A histogram that is exact however the data comes: in any order, any split, by any number of workers.
+
+Bins are ``[k w, (k + 1) w)`` with a width ``w = 2**e``: they lie on multiples of the width, and zero is an
+edge. The exponent follows from the largest magnitude seen: with ``2**(m - 1) <= max |x| < 2**m`` it is
+``e = m - 12``, which makes at most 4096 bins on either side. When a larger value comes, bins ``2k`` and
+``2k + 1`` are added up, as often as needed. Halving commutes with adding, so the counts at the end depend on
+the values alone.
+
+With a ``stride`` of N only every N-th value of a sample is counted, with a ``lattice`` of N every N-th
+position of a feature map along its height and width; the extremes are still those of all values.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.calibration.statistics.counting import PORTION, SIDE, SIDE_BITS, Counts, binned, binned_above
+from octavo.calibration.statistics.extremes import ExtremesState, SampleExtremesState
+from octavo.calibration.statistics.state import WithExtremes, damaged
+from octavo.errors import TableError
+
+Array = npt.NDArray[Any]
+
+_VERSION = 2
+_HEADER = "<BBIIiiI"  # version, kind of extremes, stride, lattice, exponent, first bin, number of bins
+_EXTREMES: tuple[type[ExtremesState] | type[SampleExtremesState], ...] = (ExtremesState, SampleExtremesState)
+_NO_BINS = np.iinfo(np.int32).min  # the exponent before any value but zero was seen
+_EXPONENTS = range(-1073 - SIDE_BITS, 1024 - SIDE_BITS + 1)  # those that float64 values lead to
+_MAX_TOTAL = 1 << 53  # counted values in a record: float64 is exact up to here, and no run sees as many
+
+
+class HistogramState(WithExtremes):
+    """Counts of a tensor's finite values, and its extremes."""
+
+    kind: ClassVar[str] = "histogram"
+    extremes: ExtremesState | SampleExtremesState
+
+    def __init__(
+        self, extremes: ExtremesState | SampleExtremesState | None = None, stride: int = 1, lattice: int = 1
+    ) -> None:
+        self.extremes = extremes if extremes is not None else ExtremesState()
+        self.stride, self.lattice = stride, lattice
+        self.exponent = _NO_BINS
+        self._counts: Counts = np.zeros(0, np.int64)  # bins -SIDE … SIDE - 1, once there are any
+        self._zeros = 0  # values counted before there is a width, while nothing but zero was seen
+
+    @property
+    def total(self) -> int:
+        """The number of finite values that were counted."""
+        return int(self._counts.sum()) + self._zeros
+
+    @property
+    def width(self) -> float:
+        """The width of a bin; 1 where nothing but zero was seen."""
+        return math.ldexp(1.0, self.exponent) if self.exponent != _NO_BINS else 1.0
+
+    def bins(self) -> tuple[int, Counts]:
+        """Return the number ``k`` of the first filled bin, and the counts from there to the last one."""
+        if self.exponent == _NO_BINS:
+            return 0, np.array([self._zeros] if self._zeros else [], np.int64)
+        filled = np.flatnonzero(self._counts)
+        first, last = int(filled[0]), int(filled[-1])
+        return first - SIDE, self._counts[first : last + 1]
+
+    def update(self, x: npt.ArrayLike, index: int = 0) -> None:
+        """Take in the values that the tensor has in one sample."""
+        values = _as_floats(x)
+        step = PORTION * self.stride
+        for start in range(0, values.size, step):
+            part = values[start : start + step]
+            low, high = float(part.min()), float(part.max())
+            self.extremes.add(index, low, high)
+            self._count(part[:: self.stride], low, high)
+
+    def take(self, values: Array, index: int, low: float, high: float) -> None:
+        """Count the positions of a lattice in one sample, whose extremes are given."""
+        self.extremes.add(index, low, high)
+        row = values.reshape(-1)
+        for start in range(0, row.size, PORTION):
+            self._count(row[start : start + PORTION], low, high)
+
+    def _count(self, values: Array, low: float, high: float) -> None:
+        """Put values between these bounds into bins."""
+        if math.isinf(low) or math.isinf(high):
+            values = values[np.isfinite(values)]
+            if not values.size:
+                return
+            low, high = float(values.min()), float(values.max())
+        self._coarsen(_exponent(max(-low, high)))
+        if self.exponent == _NO_BINS:
+            self._zeros += values.size
+        elif low >= 0:
+            self._counts[SIDE:] += binned_above(values, self.exponent)
+        else:
+            self._counts += binned(values, self.exponent)
+
+    def _coarsen(self, exponent: int) -> None:
+        """Make bins at least as wide as ``2**exponent``."""
+        if exponent <= self.exponent:
+            return
+        if self.exponent == _NO_BINS:
+            self._counts = np.zeros(2 * SIDE, np.int64)
+            self._counts[SIDE] = self._zeros
+            self._zeros = 0
+        else:
+            self._counts = _halved(self._counts, exponent - self.exponent)
+        self.exponent = exponent
+
+    def merge(self, other: HistogramState) -> HistogramState:
+        """Return the state of the samples of both; neither is changed."""
+        if self._subset() != other._subset():
+            raise TableError("Histograms that count different subsets of the values can't be merged.")
+        extremes = self.extremes.merge(other.extremes)  # type: ignore[arg-type]
+        result = HistogramState(extremes, self.stride, self.lattice)
+        for part in (self, other):
+            result._coarsen(part.exponent)
+        for part in (self, other):
+            if result.exponent == _NO_BINS:
+                result._zeros += part._zeros
+            elif part.exponent == _NO_BINS:
+                result._counts[SIDE] += part._zeros
+            else:
+                result._counts += _halved(part._counts, result.exponent - part.exponent)
+        return result
+
+    def _subset(self) -> tuple[object, ...]:
+        return type(self.extremes), self.stride, self.lattice
+
+    def to_bytes(self) -> bytes:
+        """Version, kind of extremes, stride, lattice, exponent, first bin, counts, extremes."""
+        first, counts = self.bins()
+        kind = _EXTREMES.index(type(self.extremes))
+        header = struct.pack(
+            _HEADER, _VERSION, kind, self.stride, self.lattice, self.exponent, first, len(counts)
+        )
+        return header + counts.astype("<i8").tobytes() + self.extremes.to_bytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> HistogramState:
+        """Return the state that :meth:`to_bytes` wrote."""
+        try:
+            version, kind, stride, lattice, exponent, first, size = struct.unpack_from(_HEADER, data)
+            at = struct.calcsize(_HEADER)
+            counts = np.frombuffer(data, "<i8", size, at).astype(np.int64)
+            extremes = _EXTREMES[kind].from_bytes(data[at + 8 * size :])
+        except (struct.error, ValueError, IndexError) as error:
+            raise damaged("a histogram", error) from error
+        wrong = counts.min(initial=0) < 0 or counts.sum(dtype=np.float64) > _MAX_TOTAL
+        if version != _VERSION or wrong or stride < 1 or lattice < 1:
+            raise damaged("a histogram")
+        state = cls(extremes, stride, lattice)
+        if exponent == _NO_BINS:
+            state._zeros = int(counts.sum())
+        else:
+            there = -SIDE <= first <= first + size <= SIDE and counts.any()
+            if not there or exponent not in _EXPONENTS:
+                raise damaged("a histogram", "impossible bins")
+            state._coarsen(exponent)
+            state._counts[first + SIDE : first + SIDE + size] = counts
+        return state
+
+    def __repr__(self) -> str:
+        return f"HistogramState({self.low:.6g} … {self.high:.6g}, {self.total} values, width {self.width:g})"
+
+
+def _as_floats(x: npt.ArrayLike) -> Array:
+    """Return the values in a row, as float32 or float64."""
+    values = np.asarray(x).reshape(-1)
+    if values.dtype not in (np.float32, np.float64):
+        values = values.astype(np.float64 if values.dtype.kind in "iu" else np.float32)
+    return values
+
+
+def _exponent(magnitude: float) -> int:
+    """Return the exponent of the bin width for values up to a magnitude."""
+    return math.frexp(magnitude)[1] - SIDE_BITS if magnitude > 0 else _NO_BINS
+
+
+def _halved(counts: Counts, times: int) -> Counts:
+    """Return the counts in bins ``2**times`` as wide, in an array of the same size."""
+    if times == 0:
+        return counts
+    result = np.zeros_like(counts)
+    if times > SIDE_BITS:
+        result[SIDE - 1], result[SIDE] = counts[:SIDE].sum(), counts[SIDE:].sum()
+        return result
+    wide = counts.reshape(-1, 1 << times).sum(axis=1)
+    half = len(wide) // 2
+    result[SIDE - half : SIDE + half] = wide
+    return result

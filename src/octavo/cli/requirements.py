@@ -1,0 +1,134 @@
+"""The flags that say what a result has to meet, shared by all verbs that measure: gates for CI.
+
+A verb that has such a flag measures what it is about, says in a line which gate failed, puts ``gates`` into
+its JSON and ends with the exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from octavo.cli.data import count, flag, paths_of
+from octavo.cli.tasks import TASK_NAMES, add_truth, task_options
+from octavo.cli.verb import Answer
+from octavo.core.effort import EFFORTS
+
+if TYPE_CHECKING:
+    from octavo.tuning.gates import Gate
+    from octavo.tuning.task_check import TaskCheck
+
+GATES = ("max_drop", "min_sqnr", "min_speed", "max_size")
+NOT_MET = 1  # the exit code where a requirement is not met
+
+
+def add_effort(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how much ``octavo quantize`` tries."""
+    effort = parser.add_argument_group("how much is tried")
+    effort.add_argument(
+        "--effort",
+        choices=EFFORTS,
+        help="plain: the recipe and nothing else; standard: a few ways, compared with float and timed; "
+        "search: layers left in float too (default: standard with --data; plain where a flag fixes the "
+        "recipe)",
+    )
+    effort.add_argument("--plain", action="store_const", const="plain", dest="effort", help="--effort plain")
+    effort.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=_number,
+        help="end after so many seconds with the best so far (default: 180)",
+    )
+
+
+def add_requirements(parser: argparse.ArgumentParser, *, default: bool = False) -> None:
+    """Add the flags of requirements, and of the task that ``--max-drop`` is about."""
+    group = add_gates(parser, default=default)
+    group.add_argument(
+        "--evaluate",
+        metavar="TASK",
+        help=f"the task that counts: {', '.join(TASK_NAMES[:-1])}, FILE.py:FUNCTION",
+    )
+    group.add_argument("--evaluate-data", metavar="DATA", help="its data (default: that of --data)")
+    group.add_argument("--evaluate-samples", metavar="N", type=count, help="use at most so many of them")
+    add_truth(parser)
+
+
+def add_gates(parser: argparse.ArgumentParser, *, default: bool = False) -> argparse._ArgumentGroup:
+    """Add the flags of requirements; ``default`` says whether some hold where none is given."""
+    group = parser.add_argument_group("what the result has to meet (exit code 1 where it does not)")
+    for name, metavar, kind, text, usual in (
+        (
+            "--max-drop",
+            "X|X%",
+            str,
+            "what the metric of the task may lose: 0.5%% of float's value, or 0.005 in its unit",
+            "",
+        ),
+        ("--min-sqnr", "DB", _number, "fidelity of the worst output", "20 dB, or 95 %% equal answers"),
+        ("--min-speed", "X", _number, "speed, as a multiple of float's", "1, as far as noise lets tell"),
+        ("--max-size", "X", _number, "bytes of weights, as a multiple of float's", "1"),
+    ):
+        shown = f"{text} (default: {usual})" if default and usual else text
+        group.add_argument(name, metavar=metavar, type=kind, help=shown)
+    return group
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return value
+
+
+def limits_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the requirements that were given, by their names in Python."""
+    return {name: getattr(options, name) for name in GATES if getattr(options, name) is not None}
+
+
+def task_check(options: argparse.Namespace) -> TaskCheck | None:
+    """Return the task of ``--evaluate`` with its data."""
+    if options.evaluate is None:
+        return None
+    from octavo.tuning import TaskCheck
+
+    return TaskCheck(
+        options.evaluate,
+        options.evaluate_data or (paths_of(options.data) if options.data is not None else None),
+        options.evaluate_samples,
+        options.batch,
+        task_options(options, options.evaluate),
+    )
+
+
+def requirements_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags as keywords of ``octavo.quantize``."""
+    found = {**limits_of(options), "time_limit": options.time_limit, "task": task_check(options)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def with_gates(answer: Answer, gates: Sequence[Gate]) -> Answer:
+    """Return an answer with a line for each gate, its JSON, and the exit code where one failed."""
+    if not gates:
+        return answer
+    several = len({gate.model for gate in gates}) > 1
+    names = [f"{gate.model}: " if several else "" for gate in gates]
+    lines = "\n".join(f"  {name}{gate}" for name, gate in zip(names, gates, strict=True))
+    missed = [
+        f"{name}{flag(gate.name)} {gate.limit}, measured {gate.measured}"
+        for name, gate in zip(names, gates, strict=True)
+        if not gate.passed
+    ]
+    return replace(
+        answer,
+        text=f"{answer.text}\n\nrequirements:\n{lines}",
+        data={**answer.data, "gates": [gate.to_dict() for gate in gates]},
+        code=NOT_MET if missed else answer.code,
+        complaint=f"requirement not met: {'; '.join(missed)}." if missed else answer.complaint,
+    )

@@ -1,0 +1,119 @@
+"""A model in a session that returns tensors from within, beside its outputs; also from inside subgraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from octavo.calibration.observe.observations import GraphWriter, Observation
+from octavo.calibration.observe.subgraphs import observe_graph
+from octavo.comparison.signals import Numbers
+from octavo.model.files import io
+from octavo.model.files.mapped import MappedTensor
+from octavo.model.files.serialize import skeleton
+from octavo.model.graph import query
+from octavo.model.runtime import session_inputs
+from octavo.model.runtime.session import Session, runtime_ir_limit
+
+Array = npt.NDArray[Any]
+_INLINE_MOST = 1_900_000_000  # bytes; protobuf stops at 2 GiB
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A session, and under which name it returns each tensor; tensors inside subgraphs come as rows."""
+
+    session: Session
+    names: Mapping[ir.Value, str]
+
+    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """One sample; a tensor that is an input comes back as it is."""
+        inputs = {spec.name for spec in self.session.inputs}
+        return {**feed, **self.session.run({n: a for n, a in feed.items() if n in inputs})}
+
+
+def observed(
+    model: ir.Model,
+    values: Iterable[ir.Value],
+    integers: Mapping[ir.Value, Numbers],
+    *,
+    optimize: bool = True,
+    threads: int | None = None,
+) -> Observed:
+    """Open a model that returns these values too; those in ``integers`` are dequantized first."""
+    proto = skeleton(model, runtime_ir_limit())
+    graph = proto.graph
+    wanted = dict.fromkeys(values)
+    names = {v: v.name or "" for v in wanted if _is_outside(v, model)}
+    for i, value in enumerate(v for v in names if v in integers):
+        names[value] = _dequantized(graph, value, integers[value], i)
+    inner = [v for v in wanted if v not in names and v not in integers]
+    if inner:
+        found = observe_graph(graph, {v.name or "": _want(v) for v in inner}, GraphWriter(proto))
+        rows = {item.tensor: item.value for item in found if item.reduction is None}
+        names.update({v: rows[v.name] for v in inner if v.name in rows})
+    outputs = {info.name for info in graph.output}
+    for value, name in names.items():
+        if name not in outputs and not value.is_graph_input():
+            outputs.add(name)
+            graph.output.add(name=name)
+    return Observed(open_proto(proto, model, None, optimize=optimize, threads=threads), names)
+
+
+def _is_outside(value: ir.Value, model: ir.Model) -> bool:
+    return query.owner(value) is model.graph
+
+
+def _want(value: ir.Value) -> Observation:
+    is_float32 = query.element_type(value) in (None, ir.DataType.FLOAT)
+    return Observation(step=1, is_float32=is_float32, shape=query.static_shape(value))
+
+
+def _dequantized(graph: onnx.GraphProto, value: ir.Value, numbers: Numbers, index: int) -> str:
+    output = f"octavo.compare/{index}/{value.name}"
+    given = [value, numbers.scale, *([numbers.zero] if numbers.zero is not None else [])]
+    graph.node.append(
+        onnx.helper.make_node("DequantizeLinear", [v.name or "" for v in given], [output], name=output)
+    )
+    return output
+
+
+def open_proto(
+    proto: onnx.ModelProto,
+    model: ir.Model,
+    used: set[str] | None,
+    *,
+    optimize: bool = True,
+    threads: int | None = None,
+) -> Session:
+    """A session for a protobuf that reads the weights of a model in memory; mapped ones are not copied."""
+    config: dict[str, str] = {}
+    initializers = model.graph.initializers
+    session_inputs.fill(proto, {n: v for n, v in initializers.items() if used is None or n in used}, config)
+    return Session.open(proto.SerializeToString(), config=config, optimize=optimize, threads=threads)
+
+
+def mapped(model: ir.Model, folder: Path) -> ir.Model:
+    """The model itself, or where it holds more than a protobuf can, a copy whose weights lie in a file."""
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    inline = sum(t.nbytes for t in tensors if t is not None and not isinstance(t, MappedTensor))
+    if inline <= _INLINE_MOST:
+        return model
+    return io.load(io.save(model, folder / "model.onnx", external_data=True)[0])
+
+
+def fitting(feed: Mapping[str, Array], inputs: Sequence[Any]) -> dict[str, Array]:
+    """A sample of the float model under the names, and in the types, of another model's inputs."""
+    given = list(feed.items())
+    found: dict[str, Array] = {}
+    for i, spec in enumerate(inputs):
+        array = feed[spec.name] if spec.name in feed else given[i][1]
+        found[spec.name] = array if array.dtype == spec.dtype else np.asarray(array).astype(spec.dtype)
+    return found

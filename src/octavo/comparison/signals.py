@@ -1,0 +1,169 @@
+"""Float and quantized models in the same terms: units and signals, whatever the output style.
+
+A *signal* is a tensor in all the forms it takes: as float, quantized, dequantized, cast, copied. A *unit* is
+one operator in all the nodes it takes: ``QLinearConv`` is a Conv, and so is ``ConvInteger`` with the Cast and
+the products behind it. A float model and its quantized twin then have nearly the same units and signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.comparison import lowered_operators
+from octavo.comparison.constants import is_constant, numbers
+from octavo.comparison.lowered_operators import Operand, Unit
+from octavo.model.graph import query
+
+_SAME = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity", "Dropout"})
+_CARRY = frozenset(
+    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather", "GatherElements",
+     "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "MaxPool", "Resize", "Pad", "ReduceMax", "ReduceMin"}
+)  # fmt: skip
+_LOWEST = -1e30  # a Max with less than this changes nothing
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Scale and zero point of an integer tensor, as the graph has them."""
+
+    scale: ir.Value
+    zero: ir.Value | None
+
+
+class View:
+    """The units and signals of one model, which is in its normal form."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self._root: dict[ir.Value, ir.Value] = {}
+        self.units: list[Unit] = []
+        self.numbers: dict[ir.Value, Numbers] = {}
+        self.members: dict[ir.Value, list[ir.Value]] = {}
+        self._read(list(query.nodes(model)))
+        self.maker = {self.signal(v): unit for unit in self.units for v in unit.outputs}
+        self.readers: dict[ir.Value, list[tuple[Unit, int]]] = {}
+        for unit in self.units:
+            for slot, operand in enumerate(unit.operands):
+                if operand is not None:
+                    self.readers.setdefault(self.signal(operand.value), []).append((unit, slot))
+        for value in self._values():
+            self.members.setdefault(self.signal(value), []).append(value)
+        self.leaving = {self.signal(v) for graph in query.graphs(model) for v in graph.outputs}
+
+    def _read(self, nodes: list[ir.Node]) -> None:
+        taken: set[ir.Node] = set()
+        for node in nodes:
+            if node in taken:
+                continue
+            if is_copy(node):
+                self._join(node.outputs[0], node.inputs[0])
+                self._note_linear(node)
+            elif not all(is_constant(v) for v in node.outputs):
+                unit = lowered_operators.unit(node)
+                taken.update(unit.nodes)
+                self.units.append(unit)
+                self._note(unit)
+
+    def _note_linear(self, node: ir.Node) -> None:
+        if node.op_type == "QuantizeLinear" and node.inputs[1] is not None:
+            self.numbers[node.outputs[0]] = Numbers(node.inputs[1], _third(node))
+        elif node.op_type == "DequantizeLinear" and node.inputs[0] is not None and node.inputs[1] is not None:
+            self.numbers.setdefault(node.inputs[0], Numbers(node.inputs[1], _third(node)))
+        elif node.op_type == "DynamicQuantizeLinear":
+            self.numbers[node.outputs[0]] = Numbers(node.outputs[1], node.outputs[2])
+
+    def _note(self, unit: Unit) -> None:
+        for operand in unit.operands:
+            if operand is not None and operand.scale is not None:
+                self.numbers.setdefault(operand.value, Numbers(operand.scale, operand.zero))
+        out = unit.outputs[0] if unit.outputs else None
+        if out is None:
+            return
+        if unit.scale is not None:
+            self.numbers[out] = Numbers(unit.scale, unit.zero)
+        elif unit.kind in _CARRY and unit.operands and unit.operands[0] is not None:
+            known = self.numbers.get(unit.operands[0].value)
+            if known is not None and not query.is_float(out):
+                self.numbers.update((v, known) for v in unit.outputs)
+
+    def _join(self, value: ir.Value, other: ir.Value | None) -> None:
+        if other is not None:
+            self._root[value] = self.signal(other)
+
+    def signal(self, value: ir.Value) -> ir.Value:
+        """The value that stands for the signal that this one is a form of."""
+        return self._root.get(value, value)
+
+    def _values(self) -> Iterator[ir.Value]:
+        for graph in query.graphs(self.model):
+            yield from graph.inputs
+        for node in query.nodes(self.model):
+            yield from node.outputs
+
+    def seen(self, signal: ir.Value) -> ir.Value:
+        """The form that readers see: dequantized where there is such, else integers, else the float."""
+        forms = self.members.get(signal, [signal])
+        for op in ("DequantizeLinear", "QuantizeLinear"):
+            for value in forms:
+                producer = value.producer()
+                if producer is not None and producer.op_type == op:
+                    return value
+        return forms[0]
+
+    def quantization(self, signal: ir.Value) -> Numbers | None:
+        """Scale and zero point of a signal that is quantized by constant numbers, anywhere."""
+        for value in self.members.get(signal, [signal]):
+            found = self.numbers.get(value)
+            if found is not None and is_constant(found.scale):
+                return found
+        return None
+
+    def is_quantized(self, unit: Unit) -> bool:
+        """Whether quantization touches a unit: in what it reads, in its weights, or in what it gives."""
+        values = [operand.value for operand in unit.operands if operand is not None]
+        return (
+            unit.is_integer
+            or any(_dequantized(v) for v in values)
+            or any(self.quantization(self.signal(v)) is not None for v in unit.outputs)
+        )
+
+
+def _third(node: ir.Node) -> ir.Value | None:
+    return node.inputs[2] if len(node.inputs) > 2 else None
+
+
+def _dequantized(value: ir.Value) -> bool:
+    producer = value.producer()
+    while producer is not None and producer.op_type in ("Transpose", "Identity", "Reshape", "Max"):
+        if producer.op_type != "Identity" and not is_copy(producer) and not is_constant(value):
+            return False
+        first = producer.inputs[0]
+        producer = first.producer() if first is not None else None
+    return producer is not None and producer.op_type == "DequantizeLinear"
+
+
+def is_copy(node: ir.Node) -> bool:
+    """Whether a node gives its first input in another form."""
+    if node.op_type in _SAME:
+        return True
+    if node.op_type == "Cast":
+        return query.is_float(node.inputs[0]) and ir.DataType(query.attribute(node, "to", 1)) in query.FLOATS
+    if node.op_type == "Max" and len(node.inputs) == 2:
+        low = numbers(node.inputs[1])
+        return low is not None and low.size == 1 and float(low.reshape(-1)[0]) < _LOWEST
+    return False
+
+
+def operands(unit: Unit) -> Iterable[tuple[int, Operand]]:
+    """The operands that there are, with their places."""
+    return ((i, operand) for i, operand in enumerate(unit.operands) if operand is not None)
+
+
+def shape_text(value: ir.Value) -> str:
+    """The shape of a value for messages."""
+    dims = query.shape(value)
+    return str(list(np.array(dims, object))) if dims is not None else "[?]"

@@ -1,0 +1,196 @@
+"""Changes to a plan that leave it whole: what belongs together is changed together.
+
+A node of a plan, the entries that only it reads and the reason why a node stays in float say one thing in
+several places. The calls here change all of them at once; a file that was edited by hand in one of the places
+only is refused when it is read (:meth:`octavo.core.plan.Plan.check`).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypedDict
+
+from octavo.core import codec
+from octavo.core.granularity import Granularity, parse
+from octavo.core.plan import (
+    Bounded,
+    Constant,
+    Derived,
+    Dynamic,
+    Entry,
+    Fixed,
+    Key,
+    Measured,
+    Plan,
+    Shared,
+    Skipped,
+)
+from octavo.core.qtypes import QType, qtype
+from octavo.core.scheme import Method, Scheme
+from octavo.errors import RecipeError, closest
+
+KEPT_IN_FLOAT = "kept in float by an edit of the plan"
+
+
+class Settings(TypedDict, total=False):
+    """What :meth:`octavo.Plan.set` changes; what is left out stays as it is.
+
+    ============  =================================================================================
+    qtype         the integer type, such as ``uint16`` or ``int8``
+    granularity   ``tensor``, ``channel``, ``channel:AXIS`` or ``block:SIZE``
+    symmetric     whether the zero point is in the middle of the type
+    method        how calibration reads the range: ``minmax``, ``percentile:99.9``, ``mse``, …
+    range         the smallest and the largest value, instead of calibration
+    scale         the scale itself, with ``zero_point``
+    zero_point    the zero point itself, with ``scale``
+    ============  =================================================================================
+    """
+
+    qtype: QType | str
+    granularity: Granularity | str
+    symmetric: bool
+    method: Method | str | Mapping[str, Any]
+    range: tuple[float, float]
+    scale: float | tuple[float, ...]
+    zero_point: int | tuple[int, ...]
+
+
+def keep_float(plan: Plan, patterns: Iterable[str]) -> Plan:
+    """Return the plan with the nodes that match kept in float.
+
+    A pattern is a node's name, a glob or ``op:TYPE``. What such a node gives stays quantized for the nodes
+    behind it that are.
+    """
+    nodes = _matching(patterns, {name: node.op_type for name, node in plan.nodes.items()}, "node")
+    entries = {key: entry for key, entry in plan.entries.items() if key.consumer not in nodes}
+    skipped = [Skipped(name, plan.nodes[name].op_type, KEPT_IN_FLOAT) for name in nodes]
+    return _checked(
+        replace(
+            plan,
+            nodes={name: node for name, node in plan.nodes.items() if name not in nodes},
+            entries=_without_dangling(entries),
+            skipped=(*plan.skipped, *skipped),
+            barriers=tuple(dict.fromkeys((*plan.barriers, *nodes))),
+        )
+    )
+
+
+def without(plan: Plan, patterns: Iterable[str]) -> Plan:
+    """Return the plan without the entries of the tensors that match, or that take parameters from them."""
+    tensors = _matching(patterns, {key.tensor: "" for key in plan.entries}, "tensor")
+    entries = {key: entry for key, entry in plan.entries.items() if key.tensor not in tensors}
+    rounded = tuple(key for key in plan.rounded if key[0] not in tensors)
+    return _checked(replace(plan, entries=_without_dangling(entries), rounded=rounded))
+
+
+def set_tensor(plan: Plan, pattern: str, consumer: str | None, settings: Settings) -> Plan:
+    """Return the plan with other settings for a tensor, or for one consumer's view of it."""
+    unknown = [name for name in settings if name not in Settings.__annotations__]
+    if unknown:
+        known = Settings.__annotations__
+        hint = closest(unknown[0], known) or "."
+        raise RecipeError(f"A plan has no setting {unknown[0]!r}{hint} Known: {', '.join(known)}.")
+    tensors = _matching([pattern], {key.tensor: "" for key in plan.entries}, "tensor")
+    keys = [key for key in plan.entries if key.tensor in tensors and consumer in (None, key.consumer)]
+    if not keys:
+        raise RecipeError(f"The plan has no entry for {Key(pattern, consumer)}.")
+    exact = pattern in tensors and len(tensors) == 1
+    changed = {key: entry for key in keys if (entry := _changed(plan, key, settings, exact)) is not None}
+    if not changed:
+        raise RecipeError(f"No entry that matches {pattern!r} has settings of its own.")
+    return _checked(replace(plan, entries={**plan.entries, **changed}))
+
+
+def _changed(plan: Plan, key: Key, settings: Settings, exact: bool) -> Entry | None:
+    entry = plan.entries[key]
+    if isinstance(entry, Shared | Derived | Dynamic):
+        if not exact:
+            return None
+        why = {
+            Shared: f"takes the parameters of {plan.root(key)}; set those",
+            Derived: "is a bias, whose scale follows from its input and its weight; set those",
+            Dynamic: "has its parameters computed while the model runs",
+        }[type(entry)]
+        raise RecipeError(f"{key} {why}.")
+    scheme = _scheme(entry.scheme, settings)
+    if "scale" in settings or "zero_point" in settings:
+        if "scale" not in settings or "zero_point" not in settings:
+            raise RecipeError(f"{key}: scale and zero_point go together; give both.")
+        scale, zero = settings["scale"], settings["zero_point"]
+        scales = tuple(map(float, scale)) if isinstance(scale, Iterable) else (float(scale),)
+        zeros = tuple(map(int, zero)) if isinstance(zero, Iterable) else (int(zero),)
+        return Fixed(scheme, scales, zeros)
+    if "range" in settings:
+        low, high = (float(end) for end in settings["range"])
+        if not low <= high:
+            raise RecipeError(f"{key}: a range is a smaller and a larger number; found {low:g} and {high:g}.")
+        if isinstance(entry, Constant):
+            return replace(entry, scheme=scheme, range=(low, high))
+        return Bounded(scheme, low, high)
+    if isinstance(entry, Bounded | Fixed) and "method" in settings:
+        return Measured(scheme)
+    return replace(entry, scheme=scheme)
+
+
+def _scheme(scheme: Scheme, settings: Settings) -> Scheme:
+    changes: dict[str, Any] = {}
+    if "qtype" in settings:
+        kind = settings["qtype"]
+        changes["qtype"] = qtype(kind) if isinstance(kind, str) else kind
+    if "granularity" in settings:
+        grain = settings["granularity"]
+        changes["granularity"] = parse(grain) if isinstance(grain, str) else grain
+    if "method" in settings:
+        method = settings["method"]
+        changes["method"] = codec.parse_method(method) if isinstance(method, str | Mapping) else method
+    if "symmetric" in settings:
+        changes["symmetric"] = settings["symmetric"]
+    return scheme.but(**changes)
+
+
+def _without_dangling(entries: dict[Key, Entry]) -> dict[Key, Entry]:
+    """Return the entries without those that take their parameters from one that is gone."""
+    while True:
+        kept = {key: entry for key, entry in entries.items() if all(k in entries for k in _sources(entry))}
+        if len(kept) == len(entries):
+            return kept
+        entries = kept
+
+
+def _sources(entry: Entry) -> tuple[Key, ...]:
+    match entry:
+        case Shared():
+            return (entry.key,)
+        case Derived(x, w):
+            return (Key(*x), Key(*w))
+        case _:
+            return ()
+
+
+def _matching(patterns: Iterable[str], op_types: Mapping[str, str], what: str) -> dict[str, None]:
+    """Return the names that match any pattern; a pattern that matches nothing is an error."""
+    found: dict[str, None] = {}
+    for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+        kind = pattern.removeprefix("op:") if pattern.startswith("op:") else None
+        names = [
+            name
+            for name, op_type in op_types.items()
+            if (
+                fnmatch.fnmatchcase(op_type, kind)
+                if kind is not None
+                else name == pattern or fnmatch.fnmatchcase(name, pattern)
+            )
+        ]
+        if not names:
+            raise RecipeError(
+                f"The pattern {pattern!r} matches no {what} of the plan{closest(pattern, op_types) or '.'}"
+            )
+        found |= dict.fromkeys(names)
+    return found
+
+
+def _checked(plan: Plan) -> Plan:
+    plan.check()
+    return plan

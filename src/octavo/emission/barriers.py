@@ -1,0 +1,106 @@
+"""Fusion barriers: nodes that change no value and keep the runtime from rewriting others.
+
+A float Softmax is written in another way that the runtime is faster at::
+
+    its parts    exp(x − max) / sum
+    a floor      Softmax(Clip(x, c)),   c = (the smallest of all rows' maxima) − 40
+
+What is 40 below the largest value of its row has a share under 10⁻¹⁷, which does not show in a float32 sum.
+Without the floor exp of masked scores is a subnormal float, which takes many times as long.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.emission.writer import NodeChain, Writer
+from octavo.errors import TableError
+from octavo.model.graph import query
+from octavo.ops import Act, Kind, rule_of
+from octavo.planning import masks
+
+_LOWEST = np.float32(-3.0e38)  # a maximum with it changes no signal
+_AXES_BY_INPUT = 18  # the opset since which ReduceMax and ReduceMin take their axes as an input
+_DEPTH = 40.0  # below the largest value, where exp adds nothing to a float32 sum
+
+
+def write(writer: Writer, name: str) -> None:
+    """Write the barrier of a node.
+
+    Most are a Max that changes nothing. Before a layer it keeps the runtime from rounding the layer's float
+    weights, or from looking for a kernel that does not exist; after a Relu or Clip, from dropping that; on
+    both sides of data movement, from moving QuantizeLinear and DequantizeLinear past it. A float Add becomes
+    a Sum, which the runtime does not fuse. A float Softmax becomes its parts, or, over the last axis, gets a
+    floor.
+    """
+    node = writer.nodes[name]
+    is_float_node = node.name not in writer.plan.nodes
+    if node.op_type == "Add" and is_float_node:
+        node.op_type = "Sum"
+        return
+    if node.op_type == "Softmax" and is_float_node:
+        _Softmax(writer, node).write()
+        return
+    rule = rule_of(node)
+    kind = rule.kind if rule is not None else None
+    if kind is not Kind.CLAMP:
+        reads = (i for i in range(len(node.inputs)) if rule is not None and isinstance(rule.role(i), Act))
+        index = next(reads, 0)
+        value = node.inputs[index]
+        if value is None:
+            raise TableError(f"The plan sets a fusion barrier at node {node.name!r}, which has no input.")
+        barrier = _max(writer, value, f"{node.name}_guard")
+        writer.before(node, [barrier])
+        node.replace_input_with(index, barrier.outputs[0])
+    if kind in (Kind.CLAMP, Kind.DATA_MOVEMENT, Kind.LOOKUP):
+        for i, value in enumerate(node.outputs):
+            if query.is_float(value):
+                barrier = _max(writer, value, f"{node.name}_guard_{i}")
+                writer.after(value, [barrier])
+                writer.replace_everywhere(value, barrier.outputs[0], keep=[barrier])
+
+
+def _max(writer: Writer, value: ir.Value, name: str) -> ir.Node:
+    low = writer.constant(f"{name}_lowest", np.asarray(_LOWEST))
+    return writer.editor.node("Max", [value, low], name=name, output=name, dtype=ir.DataType.FLOAT)
+
+
+class _Softmax(NodeChain):
+    """The nodes that replace a float Softmax, or come before it."""
+
+    def __init__(self, writer: Writer, softmax: ir.Node) -> None:
+        super().__init__(writer, f"{softmax.name}_")
+        if softmax.inputs[0] is None:
+            raise TableError(f"The plan sets a fusion barrier at node {softmax.name!r}, which has no input.")
+        self.softmax, self.x = softmax, softmax.inputs[0]
+        self.axis = int(query.attribute(softmax, "axis", -1))
+
+    def write(self) -> None:
+        """Write a floor over the last axis, which the kernel is fast at; else the parts."""
+        if masks.over_last_axis(self.softmax):
+            least = self._node("ReduceMin", [self._largest(0)], "least_max", keepdims=0)
+            depth = self.shared("softmax_depth", np.float32(_DEPTH), key=self.axis)
+            floor = self._node("Sub", [least, depth], "floor")
+            raised = self._node("Clip", [self.x, floor], "raised")
+            self.w.before(self.softmax, self.new)
+            self.softmax.replace_input_with(0, raised)
+            return
+        less = self._node("Sub", [self.x, self._largest(1)], "shifted")
+        power = self._node("Exp", [less], "exp")
+        total = self._node("ReduceSum", [power, self._axes()], "sum", keepdims=1)
+        self._node("Div", [power, total], "share")
+        self.w.replace_node(self.softmax, self.new)
+
+    def _node(self, op: str, inputs: list[ir.Value], suffix: str, **attributes: Any) -> ir.Value:
+        return self.node(op, inputs, suffix, self.x.dtype, **attributes)
+
+    def _axes(self) -> ir.Value:
+        return self.shared("softmax_axes", np.array([self.axis], np.int64), key=self.axis)
+
+    def _largest(self, keepdims: int) -> ir.Value:
+        if query.opset(self.w.model) < _AXES_BY_INPUT:
+            return self._node("ReduceMax", [self.x], "max", axes=[self.axis], keepdims=keepdims)
+        return self._node("ReduceMax", [self.x, self._axes()], "max", keepdims=keepdims)

@@ -1,0 +1,60 @@
+"""Models as files that every process can open, and what two compared models must have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from octavo.core import scratch
+from octavo.errors import ModelError
+from octavo.model.files import io
+from octavo.model.runtime.session import InputSpec
+
+
+def model_path(source: Any, stack: contextlib.ExitStack) -> Path:
+    """Return the path of a model; one in memory is written to a temporary folder first.
+
+    A result of ``octavo.quantize`` counts as the model in it.
+    """
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if not path.is_file():
+            raise ModelError(f"There is no model at {path}; give the path of an ONNX file.")
+        return path.absolute()
+    folder = Path(stack.enter_context(scratch.folder()))
+    return io.save(io.load(getattr(source, "model", source)), folder / "model.onnx")[0]
+
+
+def model_title(source: Any) -> str:
+    """Return how a model is called in results and messages."""
+    return str(source) if isinstance(source, str | os.PathLike) else "the model in memory"
+
+
+def check_same_inputs(specs: Sequence[Sequence[InputSpec]], sources: Sequence[Any]) -> None:
+    """Raise where a model does not take the same inputs as the first."""
+    for source, own in zip(sources[1:], specs[1:], strict=True):
+        first, second = ({spec.name: spec for spec in one} for one in (specs[0], own))
+        if first.keys() != second.keys() or any(_conflict(first[name], second[name]) for name in first):
+            raise ModelError(
+                f"{model_title(sources[0])} has the inputs {_signature(specs[0])}, but {model_title(source)} "
+                f"has {_signature(own)}; models can be compared only if they take the same inputs."
+            )
+
+
+def _conflict(one: InputSpec, other: InputSpec) -> bool:
+    """Return whether there is no array that both inputs accept."""
+    if one.dtype != other.dtype or len(one.shape) != len(other.shape):
+        return True
+    fixed = (
+        (a, b)
+        for a, b in zip(one.shape, other.shape, strict=True)
+        if isinstance(a, int) and isinstance(b, int)
+    )
+    return any(a != b and a > 0 and b > 0 for a, b in fixed)
+
+
+def _signature(specs: Sequence[InputSpec]) -> str:
+    return ", ".join(f"{spec.name!r} {spec.dtype} {list(spec.shape)}" for spec in specs)

@@ -1,0 +1,1 @@
+"""Timing: latency of models that take turns, memory, load time, size, and the runtime's profile."""

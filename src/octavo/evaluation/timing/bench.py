@@ -1,0 +1,137 @@
+"""Measure models: latency side by side, memory, load time, size, and where the time goes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from octavo.errors import ModelError, RecipeError
+from octavo.evaluation.model_paths import check_same_inputs, model_path, model_title
+from octavo.evaluation.timing.footprint import file_bytes, footprint
+from octavo.evaluation.timing.latency import Latency, interleaved, on_first_core, ratio, taking_turns
+from octavo.evaluation.timing.measurements import Bench, Measured
+from octavo.evaluation.timing.profiler import profile as run_profiler
+from octavo.evaluation.timing.timed_feeds import Feed, batch_of, bench_feeds, random_feeds
+from octavo.model.files import io
+from octavo.model.runtime.session import InputSpec, Session
+
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+Progress = Callable[[str, int, int | None], None]
+
+
+def bench(
+    model: io.ModelSource,
+    other: io.ModelSource | Sequence[io.ModelSource] | None = None,
+    data: Any = None,
+    *,
+    batch: int | None = None,
+    threads: int | None = None,
+    seconds: float = 3.0,
+    clock: str = "wall",
+    profile: bool = True,
+    memory: bool = True,
+    progress: Progress | None = None,
+) -> Bench:
+    """Measure a model, as a rule the float one, and another one or a list of others beside it.
+
+    All take turns on the same samples: the first of ``data``, or random ones. ``batch`` samples are fed
+    together where the batch axis is dynamic. ``threads`` are those of the runtime (default: its own choice),
+    ``seconds`` how long all are timed; ``clock="cpu"`` counts processor time, which is steadier on a busy
+    machine. Memory and load time are measured in separate processes.
+    """
+    if seconds <= 0 or (batch is not None and batch < 1) or (threads is not None and threads < 1):
+        raise RecipeError("seconds, batch and threads must be above zero.")
+    if clock not in CLOCKS:
+        raise RecipeError(f"There is no clock {clock!r}; choose {' or '.join(CLOCKS)}.")
+    say = progress if progress is not None else _silent
+    with contextlib.ExitStack() as stack:
+        others = list(other) if isinstance(other, list | tuple) else [] if other is None else [other]
+        sources: list[Any] = [model, *others]
+        paths = [model_path(source, stack) for source in sources]
+        config = taking_turns(threads)
+        sessions = [Session.open(path, threads=threads, config=config) for path in paths]
+        specs = sessions[0].inputs
+        check_same_inputs([session.inputs for session in sessions], sources)
+        feeds = random_feeds(sessions[0], batch) if data is None else bench_feeds(data, specs, batch)
+        _check_runs(sessions, feeds, sources)
+        calls = [partial(_run_all, session, feeds) for session in sessions]
+        with on_first_core(threads):
+            taken = interleaved(calls, seconds=seconds, clock=CLOCKS[clock], progress=partial(say, "timing"))
+        taken /= len(feeds)
+        del calls, sessions
+        details = _Details(feeds, specs, threads)
+        found = []
+        for number, (source, path, row) in enumerate(zip(sources, paths, taken, strict=True)):
+            one = Measured(model_title(source), file_bytes(path), Latency.of(row))
+            if memory:
+                say("memory", number, None)
+                one = details.with_memory(one, path)
+            if profile:
+                say("profiling", number, None)
+                one = details.with_profile(one, path)
+            found.append(one)
+    return Bench(
+        tuple(found),
+        tuple(ratio(taken[0], row) for row in taken[1:]),
+        taken.shape[1],
+        batch_of(feeds[0], specs),
+        threads,
+        _described(data, len(feeds)),
+        clock,
+        tuple(details.notes),
+    )
+
+
+def _silent(phase: str, done: int, total: int | None) -> None:
+    """Report no progress."""
+
+
+def _described(data: Any, count: int) -> str:
+    if data is None:
+        return "random samples"
+    samples = f"{count} sample{'s' if count != 1 else ''}"
+    return f"{samples} of {data}" if isinstance(data, str | Path) else samples
+
+
+def _run_all(session: Session, feeds: Sequence[Feed]) -> None:
+    for feed in feeds:
+        session.run(feed)
+
+
+def _check_runs(sessions: Sequence[Session], feeds: Sequence[Feed], sources: Sequence[Any]) -> None:
+    for session, source in zip(sessions, sources, strict=True):
+        try:
+            session.run(feeds[0])
+        except ModelError as error:
+            raise ModelError(
+                f"{model_title(source)} does not run on the samples: {error} Give samples that fit: data=…"
+            ) from error
+
+
+@dataclass
+class _Details:
+    """Measures memory and profiles, and collects notes on what could not be measured."""
+
+    feeds: Sequence[Feed]
+    specs: Sequence[InputSpec]
+    threads: int | None
+    notes: list[str] = field(default_factory=list)
+
+    def with_memory(self, one: Measured, path: Path) -> Measured:
+        found = footprint(path, self.feeds[0], self.specs, self.threads)
+        if found.error is not None:
+            self.notes.append(f"memory and load time of {one.name} could not be measured: {found.error}")
+        return replace(one, memory_bytes=found.memory_bytes, load_seconds=found.load_seconds)
+
+    def with_profile(self, one: Measured, path: Path) -> Measured:
+        found = run_profiler(path, self.feeds, self.threads)
+        if found.graph is None:
+            self.notes.append(
+                f"the optimized graph of {one.name} can't be read, so unfused operators are not listed"
+            )
+        return replace(one, ops=found.by_op(), unfused=found.unfused(), nodes=found.nodes)

@@ -1,0 +1,319 @@
+"""What a model's protobuf has to fulfil before anything is made of it: sizes, names, depth, references.
+
+Nothing here reads a weight or allocates for one; a model that fails is refused with the place of the fault.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto
+
+from octavo.errors import ModelError
+from octavo.model.files.wire import ByteRange
+from octavo.model.graph.inline import MOST_NODES, Key, check_calls
+from octavo.model.graph.tensors import ELEMENT_TYPES, byte_size
+
+_DEEPEST = 64
+_LARGEST_TENSOR = 1 << 44
+_MOST_DIGITS = 20
+_SIX = 6
+_TYPED_FIELDS: dict[str, frozenset[int]] = {
+    "float_data": frozenset({TensorProto.FLOAT, TensorProto.COMPLEX64}),
+    "double_data": frozenset({TensorProto.DOUBLE, TensorProto.COMPLEX128}),
+    "int64_data": frozenset({TensorProto.INT64}),
+    "uint64_data": frozenset({TensorProto.UINT64, TensorProto.UINT32}),
+    "string_data": frozenset({TensorProto.STRING}),
+}
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+_NUMBERS = frozenset(
+    {
+        onnx.AttributeProto.INT,
+        onnx.AttributeProto.INTS,
+        onnx.AttributeProto.FLOAT,
+        onnx.AttributeProto.FLOATS,
+        onnx.AttributeProto.STRING,
+    }
+)
+_BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
+_OTHER_FIELD = "int32_data"  # every narrower type
+_FIELDS = (*_TYPED_FIELDS, _OTHER_FIELD)
+
+
+def check_model(
+    proto: onnx.ModelProto, where: str, apart: Mapping[str, ByteRange]
+) -> Mapping[str, str] | None:
+    """Refuse what is damaged or without bounds.
+
+    ``apart`` are the initializers whose content was left in the file, and where it lies. Gives the checksums
+    that weights in other files name, by location; None where no weight is in another file.
+    """
+    if not proto.HasField("graph") or (not proto.ir_version and not proto.opset_import):
+        raise ModelError(f"{where} is no ONNX model: it holds no graph; check that this is the right file.")
+    _check_imports(proto.opset_import, where)
+    walk = _Walk(where)
+    walk.graph(proto.graph, apart)
+    used, functions = walk.operators, {}
+    walk.in_function = True
+    for function in proto.functions:
+        _check_function(function, where)
+        walk.operators = []
+        walk.count(len(function.node))
+        walk.nodes(function.node, 0)
+        key = (_domain(function.domain), function.name, function.overload)
+        functions[key] = (len(function.node), walk.operators)
+    if functions:
+        check_calls(functions, used, where)
+    return walk.checksums if walk.external else None
+
+
+def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> None:
+    for entry in imports:
+        if not isinstance(entry.domain, str):
+            raise ModelError(f"{where} is damaged: it imports operators of the domain {entry.domain!r}.")
+        if not 0 < entry.version < 1 << 31:
+            raise ModelError(f"{where} imports the impossible opset version {entry.version}.")
+
+
+def _check_function(function: onnx.FunctionProto, where: str) -> None:
+    """Refuse names that are no text, and impossible imports; the nodes are looked at elsewhere."""
+    names = (function.domain, function.name, function.overload, *function.input, *function.output,
+             *function.attribute, *(one.name for one in function.attribute_proto))  # fmt: skip
+    for text in names:
+        if not isinstance(text, str):
+            raise ModelError(f"{where} is damaged: a function has the name {text!r}.")
+    _check_imports(function.opset_import, where)
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
+    """Refuse a tensor whose content does not fit its type and shape."""
+    _Walk(where).tensor(tensor, f"in {where}")
+
+
+@dataclass
+class _Walk:
+    """A walk over graphs, subgraphs and functions, which counts what it has seen."""
+
+    where: str
+    seen: int = 0
+    in_function: bool = False
+    external: bool = False
+    operators: list[Key] = field(default_factory=list)  # of all nodes since it was set
+    checksums: dict[str, str] = field(default_factory=dict)
+
+    def graph(self, graph: onnx.GraphProto, apart: Mapping[str, ByteRange], depth: int = 0) -> None:
+        """A graph and what is inside its nodes."""
+        if depth > _DEEPEST:
+            raise ModelError(f"{self.where}: subgraphs are nested more than {_DEEPEST} deep.")
+        self.count(len(graph.node))
+        _check_names(graph, self.where)
+        for tensor in graph.initializer:
+            stretch = apart.get(tensor.name)
+            self.tensor(tensor, "", stretch.length if stretch is not None else None)
+        self.nodes(graph.node, depth)
+
+    def count(self, nodes: int) -> None:
+        """Take note of further nodes, before any of them is looked at."""
+        self.seen += nodes
+        if self.seen > MOST_NODES:
+            raise ModelError(f"{self.where} has more than {MOST_NODES} nodes, the most that are read.")
+
+    def nodes(self, nodes: Iterable[onnx.NodeProto], depth: int) -> None:
+        """Nodes with all of their attributes."""
+        for node in nodes:
+            attributes = list(node.attribute)
+            _check_text(node, attributes, self.where)
+            self.operators.append((_domain(node.domain), node.op_type, node.overload))
+            _check_bodies(node, self.where)
+            for attribute in attributes:
+                if attribute.type not in _NUMBERS or attribute.ref_attr_name:
+                    self.attribute(attribute, f"of node {node.name or node.op_type!r}", depth)
+
+    def attribute(self, attribute: onnx.AttributeProto, place: str, depth: int) -> None:
+        """A tensor, several, or a graph, wherever an attribute holds one."""
+        if attribute.ref_attr_name and (not self.in_function or attribute.type in _GRAPHS):
+            raise ModelError(
+                f"{self.where}: the attribute {attribute.name!r} {place} stands for a function's parameter, "
+                "which is possible only in a function, and never for a graph; export the model again."
+            )
+        if attribute.ref_attr_name:
+            return  # the call gives the value
+        if attribute.type == onnx.AttributeProto.UNDEFINED:
+            raise ModelError(
+                f"{self.where}: the attribute {attribute.name!r} {place} does not say of which type it is; "
+                "export the model again."
+            )
+        if attribute.HasField("t") or attribute.type == onnx.AttributeProto.TENSOR:
+            self.tensor(attribute.t, place)
+        for tensor in attribute.tensors:
+            if tensor.data_location == TensorProto.EXTERNAL:
+                raise ModelError(
+                    f"{self.where}: the list {attribute.name!r} {place} keeps a tensor in another file, "
+                    "which is not supported; store it in the model."
+                )
+            self.tensor(tensor, place)
+        if attribute.HasField("g"):
+            self.graph(attribute.g, {}, depth + 1)
+        for inner in attribute.graphs:
+            self.graph(inner, {}, depth + 1)
+
+    def tensor(self, tensor: onnx.TensorProto, place: str, apart: int | None = None) -> None:
+        """A tensor: exactly one place for its content, and as much there as type and shape say."""
+        name = f"The tensor {tensor.name!r} {place}".rstrip()
+        present = {field.name: value for field, value in tensor.ListFields()}
+        if "segment" in present:
+            raise ModelError(f"{name} is stored in segments, which is not supported.")
+        dtype, shape = _dims(present.get("data_type", 0), tuple(present.get("dims", ())), name)
+        filled = [one for one in _FIELDS if one in present]
+        content = present.get("raw_data", b"")
+        raw = len(content) if "raw_data" in present else apart
+        external = present.get("data_location") == TensorProto.EXTERNAL
+        if raw is not None:
+            filled.append("raw_data")
+        if external:
+            filled.append("external data")
+        if len(filled) > 1:
+            raise ModelError(f"{name} holds {' and '.join(filled)} at once; the model is damaged.")
+        if external:
+            self._reference(tensor, name)
+        elif raw is not None:
+            _check_size(dtype, shape, raw, name)
+            _check_padding(dtype, shape, content[-1:], name)
+        else:
+            _check_typed(tensor, (dtype, shape), filled, name)
+
+    def _reference(self, tensor: onnx.TensorProto, name: str) -> None:
+        """What a tensor says of the file that its content lies in."""
+        self.external = True
+        for entry in tensor.external_data:
+            plain = entry.value.isascii() and entry.value.isdigit() and len(entry.value) <= _MOST_DIGITS
+            if entry.key in ("offset", "length") and not plain:
+                raise ModelError(
+                    f"{name} lies in an external file at the {entry.key} {entry.value[:40]!r}, which is no "
+                    "number of bytes; the model is damaged."
+                )
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if entries.get("checksum"):
+            self.checksums[entries.get("location", "")] = entries["checksum"]
+
+
+def _check_names(graph: onnx.GraphProto, where: str) -> None:
+    """Refuse what is sparse, what is no text, and names that are defined twice."""
+    if graph.sparse_initializer:
+        raise ModelError(
+            f"{where} holds sparse weights ({graph.sparse_initializer[0].values.name!r}), which are not "
+            "supported; store them dense."
+        )
+    for named in (*graph.initializer, *graph.input, *graph.output):
+        if not isinstance(named.name, str):
+            raise ModelError(f"{where} is damaged: a tensor has the name {named.name!r}.")
+    names = _refuse_twice([tensor.name for tensor in graph.initializer], f"{where}: the initializer")
+    _refuse_twice([value.name for value in graph.input], f"{where}: the graph input")
+    made = [name for node in graph.node for name in node.output if name]
+    outputs = _refuse_twice(made, f"{where}: the tensor")
+    if not names.isdisjoint(outputs):
+        defined = next(name for name in made if name in names)
+        raise ModelError(f"{where}: the tensor {defined!r} is an initializer and a node's output at once.")
+    if "" in names:
+        raise ModelError(f"{where} has an initializer without a name.")
+
+
+def _check_text(node: onnx.NodeProto, attributes: Iterable[onnx.AttributeProto], where: str) -> None:
+    """Refuse names that are no text: protobuf hands over as bytes what it can't decode."""
+    texts = [node.op_type, node.domain, node.overload, node.name, *node.input, *node.output]
+    texts += [attribute.name for attribute in attributes]
+    try:
+        "".join(texts)
+    except TypeError:
+        text = next(text for text in texts if not isinstance(text, str))
+        raise ModelError(f"{where} is damaged: a {node.op_type!r} node has the name {text!r}.") from None
+
+
+def _check_bodies(node: onnx.NodeProto, where: str) -> None:
+    """Refuse control flow without the graphs that it runs."""
+    due = _BODIES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if due is None:
+        return
+    found = sorted(attribute.name for attribute in node.attribute if attribute.type in _GRAPHS)
+    sequences = [attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"]
+    lost = node.op_type == "Scan" and (len(sequences) != 1 or not 0 < sequences[0] <= len(node.input))
+    if found != sorted(due) or lost:
+        needed = " and ".join(due) + (" and num_scan_inputs" if lost else "")
+        raise ModelError(
+            f"{where} is damaged: the {node.op_type} node {node.name[:200]!r} has no proper {needed}; export "
+            "the model again."
+        )
+
+
+def _refuse_twice(names: list[str], what: str) -> set[str]:
+    """The names as a set; raise if one of them is there twice."""
+    found = set(names)
+    if len(found) != len(names):
+        name = next(name for name, count in Counter(names).items() if count > 1)
+        raise ModelError(f"{what} {name!r} is defined twice; give each definition a name of its own.")
+    return found
+
+
+def _dims(kind: int, shape: tuple[int, ...], name: str) -> tuple[ir.DataType, tuple[int, ...]]:
+    dtype = ELEMENT_TYPES.get(kind)
+    if dtype is None:
+        raise ModelError(f"{name} has the unknown element type {kind}.")
+    if dtype == ir.DataType.UNDEFINED or (shape and min(shape) < 0) or len(shape) > 64:
+        raise ModelError(f"{name} has an impossible type or shape: {dtype}, {list(shape[:64])}.")
+    width = ir.DataType.UINT8 if dtype == ir.DataType.STRING else dtype
+    sides = shape if 0 not in shape else tuple(max(dim, 1) for dim in shape)
+    if byte_size(width, sides) > _LARGEST_TENSOR:
+        raise ModelError(f"{name} has the impossible size {list(shape)}.")
+    return dtype, shape
+
+
+def _check_size(dtype: ir.DataType, shape: tuple[int, ...], length: int, name: str) -> None:
+    if dtype == ir.DataType.STRING:
+        raise ModelError(f"{name} holds texts as raw bytes, which ONNX does not know; the model is damaged.")
+    due = byte_size(dtype, shape)
+    if due != length:
+        raise ModelError(
+            f"{name} of type {dtype} and shape {list(shape)} holds {length} bytes where {due} are due; the "
+            "model is damaged."
+        )
+
+
+def _check_padding(dtype: ir.DataType, shape: tuple[int, ...], last: bytes, name: str) -> None:
+    """Refuse bits behind the last element of six bits, which no reader lets pass."""
+    if dtype.bitwidth != _SIX:
+        return
+    used = byte_size(ir.DataType.UINT8, shape) * _SIX % 8
+    if used and last and last[0] >> used:
+        raise ModelError(f"{name} holds bits behind its last element; the model is damaged.")
+
+
+def _check_typed(
+    tensor: onnx.TensorProto, kind: tuple[ir.DataType, tuple[int, ...]], filled: list[str], name: str
+) -> None:
+    """Typed fields hold one entry per element, two for complex numbers, packed bytes for sub-byte types."""
+    dtype, shape = kind
+    due_field = next((one for one, types in _TYPED_FIELDS.items() if tensor.data_type in types), _OTHER_FIELD)
+    if filled and filled != [due_field]:
+        raise ModelError(f"{name} holds {filled[0]} where {due_field} is due; the model is damaged.")
+    count = len(getattr(tensor, due_field))
+    elements = byte_size(ir.DataType.UINT8, shape)
+    due = {elements}
+    if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+        due = {2 * elements}
+    elif dtype != ir.DataType.STRING and dtype.bitwidth < 8:
+        due = {byte_size(dtype, shape), elements}
+    if count not in due:
+        raise ModelError(
+            f"{name} of shape {list(shape)} holds {count} elements where {max(due)} are due; the model is "
+            "damaged."
+        )
+    if due_field == _OTHER_FIELD and count and count < elements:
+        _check_padding(dtype, shape, bytes([tensor.int32_data[-1] & 0xFF]), name)

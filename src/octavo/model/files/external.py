@@ -1,0 +1,147 @@
+"""External weights: which file a model may name, and how a model names one.
+
+A location is accepted if it is relative, has no ``..``, and leads, links resolved, to a regular file below
+the model's folder that nothing else links to; a stretch, if it lies within that file and is as long as the
+tensor. All of it is checked before a byte is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import stat
+from collections.abc import Mapping
+from hashlib import sha1
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+import onnx_ir as ir
+
+from octavo.errors import ModelError
+from octavo.model.files.mapped import DataFile, MappedTensor
+from octavo.model.graph.tensors import byte_size
+
+
+class Folder:
+    """The folder that a model's external weights lie in; each file is examined once."""
+
+    def __init__(self, base: Path | None) -> None:
+        self._base = base
+        self._files: dict[str, DataFile] = {}
+        self._stretches: dict[Path, dict[tuple[int, int], str]] = {}
+
+    @functools.cached_property
+    def base(self) -> Path | None:
+        """Where it really lies."""
+        return self._base.resolve() if self._base is not None else None
+
+    @property
+    def paths(self) -> set[Path]:
+        """The files that tensors were mapped from."""
+        return {file.path for file in self._files.values()}
+
+    def tensor(self, reference: ir.ExternalTensor) -> MappedTensor:
+        """The tensor that a reference describes."""
+        where = f"The weight {reference.name!r}"
+        shape = _static_shape(reference, where)
+        file = self._file(str(reference.location), where)
+        length = byte_size(reference.dtype, shape)
+        offset = reference.offset or 0
+        if reference.length is not None and reference.length != length:
+            raise ModelError(
+                f"{where} announces {reference.length} bytes in {file.path.name}, but its type and shape "
+                f"take {length}; the model file is damaged."
+            )
+        if offset < 0 or offset + length > file.size:
+            raise ModelError(
+                f"{where} lies at bytes {offset} to {offset + length} of {file.path}, which has {file.size}; "
+                "the file is cut short or belongs to another model."
+            )
+        if length:
+            self._stretches.setdefault(file.path, {})[offset, length] = reference.name or ""
+        return MappedTensor(file, offset, reference.dtype, shape, reference.name)
+
+    def check(self, checksums: Mapping[str, str]) -> None:
+        """Refuse weights that overlap in part, and files that differ from their checksum (SHA-1)."""
+        for path, stretches in self._stretches.items():
+            for (one, length), (other, _) in itertools.pairwise(sorted(stretches)):
+                if other < one + length:
+                    names = [stretches[one, length], *(n for (o, _), n in stretches.items() if o == other)]
+                    raise ModelError(
+                        f"The weights {names[0]!r} and {names[-1]!r} overlap in {path}; the model file is "
+                        "damaged."
+                    )
+        for location, announced in checksums.items():
+            file = self._files.get(location)
+            if (
+                file is not None
+                and sha1(file.view().data, usedforsecurity=False).hexdigest() != announced.lower()
+            ):
+                raise ModelError(
+                    f"The file {file.path} differs from the checksum that the model gives for it; it is "
+                    "damaged or belongs to another model."
+                )
+
+    def _file(self, location: str, where: str) -> DataFile:
+        if location not in self._files:
+            self._files[location] = DataFile(self._resolve(location, where))
+        return self._files[location]
+
+    def _resolve(self, location: str, where: str) -> Path:
+        if self.base is None:
+            raise ModelError(
+                f"{where} lies in the external file {location!r}, and it is not known in which folder; "
+                "load the model from its path, or pass base_dir."
+            )
+        if not _is_plain(location):
+            raise ModelError(
+                f"{where} names the external file {location!r}; only a relative path below the model's "
+                "folder is followed. Put the file beside the model and correct its location."
+            )
+        try:
+            path = (self.base / location).resolve(strict=True)
+            info = path.stat()
+        except (OSError, RuntimeError) as error:
+            raise ModelError(
+                f"{where} lies in the external file {self.base / location}, which can't be opened "
+                f"({getattr(error, 'strerror', None) or error}); put it beside the model."
+            ) from error
+        if not path.is_relative_to(self.base):
+            raise ModelError(
+                f"{where} names the external file {location!r}, a link that leads out of {self.base} (to "
+                f"{path}); copy the real files into one folder and load the model from there."
+            )
+        if not stat.S_ISREG(info.st_mode):
+            raise ModelError(f"{where} names the external file {path}, which is no regular file.")
+        if info.st_nlink > 1:
+            raise ModelError(
+                f"{where} names the external file {path}, which has {info.st_nlink} hard links and may "
+                "belong to something else; make a copy of it beside the model."
+            )
+        return path
+
+
+def _is_plain(location: str) -> bool:
+    if not location or "\0" in location:
+        return False
+    for flavour in (PurePosixPath(location), PureWindowsPath(location)):
+        if flavour.is_absolute() or flavour.drive or flavour.root or ".." in flavour.parts:
+            return False
+    return True
+
+
+def _static_shape(reference: ir.ExternalTensor, where: str) -> tuple[int, ...]:
+    shape = tuple(dim for dim in reference.shape if isinstance(dim, int))
+    if len(shape) != len(reference.shape) or any(dim < 0 for dim in shape):
+        raise ModelError(f"{where} has the impossible shape {reference.shape}.")
+    if reference.dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        raise ModelError(f"{where} is of type {reference.dtype}, which can't be stored in an external file.")
+    return shape
+
+
+def refer(header: onnx.TensorProto, location: str, offset: int, length: int) -> onnx.TensorProto:
+    """Say in a tensor's protobuf that its content lies in a file, and return it."""
+    header.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        header.external_data.add(key=key, value=value)
+    return header

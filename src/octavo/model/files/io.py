@@ -1,0 +1,202 @@
+"""Reading and writing model files: one function reads, with bounds, and one writes, whole or not at all.
+
+Loading copies structure, never weights: large weights stay in the file they came from (:mod:`.mapped`)
+whether they lie inside the ``.onnx`` file or beside it. Saving reads one tensor at a time.
+Nothing is written over what was read, and nothing half-written is left behind (:mod:`octavo.core.files`).
+"""
+
+from __future__ import annotations
+
+import io as _io
+import os
+from pathlib import Path, PurePath
+from typing import Union
+
+import onnx
+import onnx_ir as ir
+
+from octavo.core import files
+from octavo.errors import ModelError, OutputError
+from octavo.model.files import reading
+from octavo.model.files.fingerprint import fingerprint
+from octavo.model.files.serialize import (
+    INLINE_MOST,
+    DataFiles,
+    add_tensor,
+    content,
+    has_plain_bytes,
+    lowest_ir_version,
+    skeleton,
+    write_model,
+)
+from octavo.model.graph import meta, query
+from octavo.model.graph.inline import check_functions
+from octavo.model.graph.meta import describe
+from octavo.model.graph.oversized import refuse_oversized
+from octavo.model.graph.query import tensors
+from octavo.model.graph.tensors import tensor_bytes
+
+__all__ = [
+    "ModelSource",
+    "check_file",
+    "describe",
+    "fingerprint",
+    "held_bytes",
+    "load",
+    "lowest_ir_version",
+    "read_proto",
+    "save",
+    "source_path",
+    "tensors",
+    "to_bytes",
+    "to_proto",
+    "weight_bytes",
+]
+
+ModelSource = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
+
+EXTERNAL_ABOVE = 1_500_000_000  # bytes of weights, above which they are written beside the model
+_MESSAGE_MOST = (2 << 30) - (64 << 20)  # bytes of weights in one message: protobuf's 2 GiB less the structure
+
+
+def load(source: ModelSource, *, base_dir: Path | None = None, lift_constants: bool = False) -> ir.Model:
+    """Return an independent copy of a model, given as a path, bytes, a ``ModelProto`` or an ``ir.Model``.
+
+    ``base_dir`` is where external weights are looked for if ``source`` is not a path. The caller's object and
+    files are never changed; large weights are read from them when needed, so they must stay as they are.
+    What is damaged or without bounds is refused here, before the runtime sees it. ``lift_constants`` is for a
+    model that is normalized next: ``Constant`` nodes may become initializers at once.
+    """
+    if isinstance(source, ir.Model):
+        check_functions(source)
+        model = reading.own_copy(source, base_dir)
+    elif isinstance(source, onnx.ModelProto):
+        model = reading.from_proto(source, base_dir, lift_constants=lift_constants)
+    elif isinstance(source, bytes | bytearray | memoryview):
+        model = reading.from_bytes(bytes(source), base_dir, lift_constants=lift_constants)
+    elif isinstance(source, str | os.PathLike):
+        model = reading.from_path(Path(source), base_dir, lift_constants=lift_constants)
+    else:
+        raise ModelError(
+            "A model must be a path, bytes, an onnx.ModelProto or an onnx_ir.Model, not "
+            f"{type(source).__name__}."
+        )
+    if len(model.graph) == 0 and not model.graph.outputs:
+        raise ModelError(f"{describe(model)} has an empty graph: there is nothing to quantize.")
+    refuse_oversized(model)
+    return model
+
+
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Refuse a model file that :func:`load` would refuse, for a reader that takes the path itself."""
+    load(path)
+
+
+def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """Return a model file as protobuf, without external weights, in the same bounds as :func:`load`."""
+    return reading.message_of(Path(path))
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """Return the model as protobuf, all weights inside."""
+    _refuse_too_large(model)
+    proto = skeleton(model)
+    for name, value in query.initializers(model.graph).items():
+        add_tensor(proto.graph, name, content(name, value))
+    return proto
+
+
+def to_bytes(model: ir.Model) -> bytes:
+    """Return the model as serialized protobuf, all weights inside."""
+    _refuse_too_large(model)
+    buffer = _io.BytesIO()
+    write_model(model, buffer)
+    return buffer.getvalue()
+
+
+def _refuse_too_large(model: ir.Model) -> None:
+    size = weight_bytes(model)
+    if size > _MESSAGE_MOST:
+        raise ModelError(
+            f"{describe(model)} holds {size / 1e9:.1f} GB of weights, and one protobuf message holds 2 GB at "
+            "most; save it to a path instead, which puts the weights beside it."
+        )
+
+
+def save(
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    external_data: bool | None = None,
+    location: str | None = None,
+    least: int = INLINE_MOST,
+    one_file: bool = True,
+) -> list[Path]:
+    """Write a model and return the files written, the model first.
+
+    Weights of at least ``least`` bytes go beside it if ``external_data`` says so, or by default if all exceed
+    1.5 GB: into ``location`` (``<file name>.data``), or, without ``one_file``, each into
+    ``<file name>.<number>.data``. All files are written under temporary names and renamed at the end, weights
+    first; an interruption between two renames is undone, and only a crash of the machine in that instant can
+    leave a new weights file beside an old model.
+    """
+    target = Path(path).absolute()
+    size = weight_bytes(model)
+    beside = size > EXTERNAL_ABOVE if external_data is None else external_data
+    if not beside and size > _MESSAGE_MOST:
+        raise OutputError(
+            f"{target} can't hold {size / 1e9:.1f} GB of weights in one file (protobuf's limit is 2 GB); "
+            "leave external_data at its default, or set it to True."
+        )
+    names, place = _places(model, target, location, least, one_file) if beside else ([], {})
+    targets = [target, *(target.parent / name for name in names)]
+    refuse_overwriting(model, *targets)
+    files.check_room(target, size)
+    with files.replacing(targets) as handles:
+        write_model(model, handles[0], DataFiles(names, handles[1:], place) if beside else None)
+    return targets
+
+
+def _places(
+    model: ir.Model, target: Path, location: str | None, least: int, one_file: bool
+) -> tuple[list[str], dict[str, int]]:
+    """Return the names of the files beside a model, and the number of the one that each weight goes into."""
+    held = {name: content(name, value) for name, value in query.initializers(model.graph).items()}
+    outside = [n for n, tensor in held.items() if tensor_bytes(tensor) >= least and has_plain_bytes(tensor)]
+    if one_file:
+        return [_plain_name(location or f"{target.name}.data")], dict.fromkeys(outside, 0)
+    names = [f"{target.name}.{number}.data" for number in range(len(outside))]
+    return names, {name: number for number, name in enumerate(outside)}
+
+
+def _plain_name(location: str) -> str:
+    """Return a file name; a model may not name files elsewhere."""
+    if PurePath(location).name != location or location in (".", "..", ""):
+        raise OutputError(f"{location!r} is not a plain file name; weights lie in the model's own folder.")
+    return location
+
+
+def refuse_overwriting(model: ir.Model, *targets: Path) -> None:
+    """Raise if writing to these paths would change a file that the model is read from."""
+    for source in meta.of(model).files:
+        for target in targets:
+            if target == source or files.is_same_file(target, source):
+                raise OutputError(
+                    f"{target} is the model being read (weights are taken from {source} while writing); "
+                    "choose another output path."
+                )
+
+
+def source_path(model: ir.Model) -> Path | None:
+    """Return the file that a model was loaded from."""
+    return meta.of(model).path
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Return the size of all weights, which are not read for it."""
+    return sum(map(tensor_bytes, tensors(model)))
+
+
+def held_bytes(model: ir.Model) -> int:
+    """Return the size of all weights, also of those that ``Constant`` nodes hold."""
+    return weight_bytes(model) + sum(map(tensor_bytes, query.held_tensors(model)))

@@ -1,0 +1,1 @@
+"""The graph of a model: queries, edits, scopes, names, and the one canonical form."""

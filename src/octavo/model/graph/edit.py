@@ -1,0 +1,124 @@
+"""Edits that keep a model in its canonical form: names unique, output names kept, nothing left dangling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.model.graph import query
+from octavo.model.graph.names import Names, taken_names
+from octavo.model.graph.scopes import detach
+from octavo.model.graph.tensors import ArrayTensor, dims_of, of_array
+
+
+class Editor:
+    """Adds and removes nodes and constants of one model; knows all its names."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+
+    @cached_property
+    def _taken(self) -> tuple[Names, Names]:
+        """The names of all values and nodes; looked up when the first edit needs them."""
+        return taken_names(self.model)
+
+    @cached_property
+    def values(self) -> Names:
+        """The names of all values."""
+        return self._taken[0]
+
+    @cached_property
+    def nodes(self) -> Names:
+        """The names of all nodes."""
+        return self._taken[1]
+
+    def constant(
+        self, name: str, content: npt.NDArray[Any] | ir.TensorProtocol, dtype: ir.DataType | None = None
+    ) -> ir.Value:
+        """A new initializer of the main graph, under this name or the next free one."""
+        name = self.values.claim(name)
+        if isinstance(content, np.ndarray):
+            shape = ir.Shape(content.shape)
+            tensor = of_array(np.asarray(content, order="C"), dtype, shape, name)
+        else:
+            tensor = content
+            shape = content.shape if type(content) is ArrayTensor else ir.Shape(dims_of(content))
+            tensor.name = name
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+        self.model.graph.initializers.add(value)
+        return value
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        name: str,
+        output: str,
+        dtype: ir.DataType | None = None,
+        domain: str = "",
+    ) -> ir.Node:
+        """A new node of one output; it is put nowhere yet."""
+        kind = ir.TensorType(dtype) if dtype is not None else None
+        return ir.Node(
+            domain,
+            op_type,
+            inputs,
+            [_attribute(key, value) for key, value in attributes.items()] if attributes else (),
+            outputs=[ir.Value(name=self.values.claim(output), type=kind)],
+            name=self.nodes.claim(name),
+        )
+
+    def take_over(self, new: ir.Value, old: ir.Value) -> None:
+        """Let ``new`` stand where ``old`` stood, under its name; the node of ``old`` is to be removed."""
+        name = old.name
+        if new.type is None:
+            new.type = old.type
+        if new.shape is None or (old.shape is not None and old.is_graph_output()):
+            new.shape = old.shape
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        self.values.taken.discard(new.name or "")
+        old.name = f"{name}__gone"
+        new.name = name
+
+    def remove(self, nodes: Iterable[ir.Node]) -> None:
+        """Remove nodes whose outputs nothing reads any more, and the constants that only they read."""
+        for node in nodes:
+            read = detach(node)
+            if node.graph is not None:
+                node.graph.remove(node)
+            self.nodes.taken.discard(node.name or "")
+            for value in read:
+                if value.is_initializer() and value.name and not value.uses() and not value.is_graph_output():
+                    del self.model.graph.initializers[value.name]
+                    self.values.taken.discard(value.name)
+
+
+def share_attributes(new: ir.Node, old: ir.Node) -> None:
+    """Give a node all attributes of another; nobody changes an attribute, so that both may have the same."""
+    query.attributes(new).update(query.attributes(old))
+
+
+def _attribute(name: str, value: Any) -> ir.Attr:
+    """An attribute; most are a number, and telling what else it may be takes its time."""
+    if type(value) is int:
+        return ir.AttrInt64(name, value)
+    return ir.convenience.convert_attribute(name, value)
+
+
+def set_constant(value: ir.Value, content: npt.NDArray[Any] | ir.TensorProtocol) -> None:
+    """Give an initializer new content; its type and shape follow."""
+    if isinstance(content, np.ndarray):
+        tensor: ir.TensorProtocol = ir.Tensor(np.asarray(content, order="C"), name=value.name)
+    else:
+        tensor = content
+        tensor.name = value.name
+    value.const_value = tensor
+    value.type = ir.TensorType(tensor.dtype)
+    value.shape = ir.Shape(tensor.shape.numpy())

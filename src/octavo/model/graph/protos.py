@@ -1,0 +1,206 @@
+"""A model as protobuf, looked at and edited through indices: each question costs a dictionary lookup.
+
+For code that lives on ``ModelProto`` objects; Octavo's own works on :mod:`octavo.model.graph.edit`. Entries
+of an index are checked when they are used, and the index is made again where one does not hold or nothing is
+found, so that edits made elsewhere are noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+
+T = TypeVar("T")
+
+
+class Index(Generic[T]):
+    """Items by name; ``size`` is their number, for items whose names nobody else changes."""
+
+    def __init__(
+        self,
+        items: Callable[[], Iterable[tuple[str, T]]],
+        holds: Callable[[str, T], bool],
+        size: Callable[[], int] | None = None,
+    ) -> None:
+        self._items = items
+        self._holds = holds
+        self._size = size
+        self._known = -1
+        self._found: dict[str, list[T]] | None = None
+
+    def all(self, name: str) -> list[T]:
+        """The items of this name, in their order."""
+        found = self._found.get(name, []) if self._found is not None else []
+        if self._is_stale(found) or not all(self._holds(name, item) for item in found):
+            self._found = {}
+            for key, item in self._items():
+                self._found.setdefault(key, []).append(item)
+            self._sync()
+            found = self._found.get(name, [])
+        return list(found)
+
+    def _is_stale(self, found: list[T]) -> bool:
+        if self._found is None:
+            return True
+        return not found if self._size is None else self._known != self._size()
+
+    def _sync(self) -> None:
+        self._known = self._size() if self._size is not None else -1
+
+    def first(self, name: str) -> T | None:
+        """The first item of this name, or None."""
+        return next(iter(self.all(name)), None)
+
+    def add(self, name: str, item: T) -> None:
+        """Note a new item, or a new name of one."""
+        if self._found is not None:
+            self._found.setdefault(name, []).append(item)
+            self._sync()
+
+    def drop(self, name: str, item: T) -> None:
+        """Note that an item is gone, or has this name no more."""
+        if self._found is not None:
+            self._found[name] = [other for other in self._found.get(name, ()) if other is not item]
+            self._sync()
+
+    def forget(self) -> None:
+        """Make the index again when it is next asked."""
+        self._found = None
+
+
+def readers(graph: Callable[[], GraphProto]) -> Index[NodeProto]:
+    """The nodes of a graph by the names that they read, each once."""
+    return Index(
+        lambda: ((name, node) for node in graph().node for name in dict.fromkeys(node.input) if name),
+        lambda name, node: name in node.input,
+    )
+
+
+def makers(graph: Callable[[], GraphProto]) -> Index[NodeProto]:
+    """The nodes of a graph by the names that they make."""
+    return Index(
+        lambda: ((name, node) for node in graph().node for name in node.output if name),
+        lambda name, node: name in node.output,
+    )
+
+
+def named(items: Callable[[], Any]) -> Index[Any]:
+    """Things that have a name, by it."""
+    return Index(
+        lambda: ((item.name, item) for item in items()),
+        lambda name, item: item.name == name,
+        lambda: len(items()),
+    )
+
+
+def bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs that a node carries."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def reads(node: NodeProto) -> set[str]:
+    """All names that a node, or a node inside it, reads."""
+    found = {name for name in node.input if name}
+    for body in bodies(node):
+        found |= captured(body)
+    return found
+
+
+def captured(graph: GraphProto) -> set[str]:
+    """The names that a graph inside another takes from outside."""
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    found = {value.name for value in graph.output}
+    for node in graph.node:
+        found |= reads(node)
+        own.update(node.output)
+    return found - own
+
+
+def remove(container: Any, items: Iterable[Any]) -> int:
+    """Take items out of a repeated field, by identity, or else the first that is equal; returns how many."""
+    wanted = {id(item): item for item in items}
+    gone = [at for at, item in enumerate(container) if wanted.pop(id(item), None) is not None]
+    for at in reversed(gone):
+        del container[at]
+    count = len(gone)
+    for item in wanted.values():
+        equal = next((i for i, other in enumerate(container) if other == item), None)
+        if equal is not None:
+            del container[equal]
+            count += 1
+    return count
+
+
+def rename(names: Any, old: str, new: str) -> None:
+    """Write another name wherever one stands in a node's inputs or outputs."""
+    for at, name in enumerate(names):
+        if name == old:
+            names[at] = new
+
+
+def sort(graph: GraphProto) -> None:
+    """Put nodes in an order in which each comes after those that it, or a graph inside it, reads from."""
+    nodes = list(graph.node)
+    made = {name: at for at, node in enumerate(nodes) for name in node.output if name}
+    waiting = [
+        {made[name] for name in reads(node) if name in made and made[name] != at}
+        for at, node in enumerate(nodes)
+    ]
+    followers: dict[int, list[int]] = {}
+    for at, before in enumerate(waiting):
+        for other in before:
+            followers.setdefault(other, []).append(at)
+    ready = [at for at, before in enumerate(waiting) if not before]
+    order: list[int] = []
+    for at in ready:  # grows while it is gone through
+        order.append(at)
+        for other in followers.get(at, ()):
+            waiting[other].discard(at)
+            if not waiting[other]:
+                ready.append(other)
+    order += sorted(set(range(len(nodes))) - set(order))  # a cycle stays as it was
+    if order != list(range(len(nodes))):
+        replace_nodes(graph, [nodes[at] for at in order])
+
+
+def replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
+    """Give a graph other nodes, some of which may be its own."""
+    copies = [NodeProto() for _ in nodes]
+    for copy, node in zip(copies, nodes, strict=True):
+        copy.CopyFrom(node)
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def drop_unused_initializers(graph: GraphProto) -> set[str]:
+    """Remove what nothing reads, in place, also inside nodes; returns the names taken from outside."""
+    read = {value.name for value in graph.output}
+    made: set[str] = set()
+    for node in graph.node:
+        read.update(name for name in node.input if name)
+        made.update(node.output)
+        for body in bodies(node):
+            read |= drop_unused_initializers(body)
+    unused = [tensor for tensor in graph.initializer if tensor.name not in read]
+    gone = {tensor.name for tensor in unused}
+    remove(graph.initializer, unused)
+    remove(graph.input, [value for value in graph.input if value.name in gone])
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    return read - made - own
+
+
+def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """All stored tensors: initializers and attributes, in all scopes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.TENSOR:
+                yield attribute.t
+            yield from attribute.tensors
+        for body in bodies(node):
+            yield from all_tensors(body)

@@ -1,0 +1,371 @@
+"""Questions about a model: small, pure, and answered from the use-def chains, never by a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from octavo.errors import ModelError
+from octavo.model.graph.meta import describe
+
+FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
+RANDOM = frozenset(  # operators that draw from a generator, or may
+    {
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+        "Dropout",
+    }
+)
+_WITH_GRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # of the default domain; others are looked at
+
+
+def has_random(model: ir.Model) -> bool:
+    """Whether some operator draws from a generator, so that results depend on the order of runs."""
+    return any(node.op_type in RANDOM for node in nodes(model))
+
+
+def nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """All nodes of all scopes, depth first: a node, then those of its subgraphs, then the next node."""
+    stack = [iter(model.graph)]
+    while stack:
+        for node in stack[-1]:
+            yield node
+            if (node.op_type in _WITH_GRAPHS or node.domain) and (inner := subgraphs(node)):
+                stack.extend(iter(graph) for graph in reversed(inner))
+                break
+        else:
+            stack.pop()
+
+
+def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The main graph and all subgraphs, each before those inside it."""
+    yield model.graph
+    yield from _inside(model.graph)
+
+
+def _inside(graph: ir.Graph) -> Iterator[ir.Graph]:
+    for node in graph:
+        if node.op_type in _WITH_GRAPHS or node.domain:
+            found = subgraphs(node)
+            yield from found
+            for inner in found:
+                yield from _inside(inner)
+
+
+def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Yield all graphs, those of functions too, also where an operator carries one that it should not."""
+    yield from model.graphs()
+    for identifier in sorted(model.functions):
+        yield model.functions[identifier].graph
+        yield from model.functions[identifier].subgraphs()
+
+
+def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Yield every initializer's tensor, of all scopes."""
+    for graph in graphs(model):
+        for value in initializers(graph).values():
+            if value.const_value is not None:
+                yield value.const_value
+
+
+def initializers(graph: ir.Graph) -> dict[str, ir.Value]:
+    """A graph's initializers, for reading: a walk over onnx-ir's own mapping looks each of them up anew."""
+    return graph.initializers.data
+
+
+def attributes(node: ir.Node) -> dict[str, ir.Attr]:
+    """A node's attributes, for reading: see :func:`initializers`."""
+    return node.attributes.data
+
+
+def held_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """What ``Constant`` nodes hold, before they become initializers."""
+    held = (attribute(node, "value") for node in nodes(model) if is_op(node, "Constant"))
+    return (tensor for tensor in held if isinstance(tensor, ir.TensorProtocol))
+
+
+def takes_graphs(node: ir.Node) -> bool:
+    """Whether a node may carry graphs: few standard operators do, those of other domains are not known."""
+    return node.op_type in _WITH_GRAPHS or bool(node.domain)
+
+
+def subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """The graphs that a node carries (an ``If``'s branches, a ``Loop``'s body)."""
+    found: list[ir.Graph] = []
+    if node.op_type not in _WITH_GRAPHS and not node.domain:
+        return found
+    for attribute in attributes(node).values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            found.append(attribute.value)
+        elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
+            found.extend(attribute.value)
+    return found
+
+
+def is_op(node: ir.Node | None, *op_types: str) -> bool:
+    """Whether a node is one of these operators of the default domain; one of another may share the name."""
+    return node is not None and not node.domain and node.op_type in op_types
+
+
+def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The content of a constant: an initializer's tensor, also when read through ``Identity`` nodes."""
+    while value is not None:
+        producer = value.producer()
+        if producer is None:
+            return value.const_value if value.is_initializer() and not value.is_graph_input() else None
+        if producer.op_type != "Identity" or producer.domain or not producer.inputs:
+            return None
+        value = producer.inputs[0]
+    return None
+
+
+def array(value: ir.Value | None, *, limit: int = 1 << 20) -> npt.NDArray[Any] | None:
+    """The content of a constant of at most ``limit`` elements."""
+    tensor = constant(value)
+    if tensor is None or tensor.size > limit:
+        return None
+    return np.asarray(tensor.numpy())
+
+
+def scalar(value: ir.Value | None) -> float | None:
+    """The content of a constant of one element, as a Python number."""
+    found = array(value, limit=1)
+    if found is None or found.size != 1 or found.dtype.kind in "SUO":
+        return None
+    return float(found.reshape(-1)[0])
+
+
+def element_type(value: ir.Value | None) -> ir.DataType | None:
+    """The element type of a tensor, where it is known."""
+    if value is None:
+        return None
+    kind = value.type
+    if kind is not None:
+        if not isinstance(kind, ir.TensorType):
+            return None
+        dtype = kind.dtype
+        if dtype is not None and dtype != ir.DataType.UNDEFINED:
+            return dtype
+    tensor = value.const_value
+    return tensor.dtype if tensor is not None else None
+
+
+def is_float(value: ir.Value | None) -> bool:
+    """Whether a tensor is known to be of a floating-point type that can be quantized."""
+    return element_type(value) in FLOATS
+
+
+def is_graph_input(value: ir.Value) -> bool:
+    """Whether a value is fed from outside: an input of its graph, and no initializer."""
+    return value.is_graph_input() and not value.is_initializer()
+
+
+def is_graph_output(value: ir.Value) -> bool:
+    """Whether a value leaves its graph, main graph or subgraph."""
+    return value.is_graph_output()
+
+
+def readers(value: ir.Value) -> list[ir.Node]:
+    """The nodes that read a value, each once, in the order they were connected; also those in subgraphs."""
+    return list(value.consumers())
+
+
+def only_reader(value: ir.Value) -> ir.Node | None:
+    """The one node that reads a value, if nothing else sees it: no second reader, no graph output."""
+    found = value.consumers()
+    return found[0] if len(found) == 1 and not value.is_graph_output() else None
+
+
+def shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
+    """The dimensions of a tensor, None for each unknown or impossible one; None without even a rank."""
+    if value is None:
+        return None
+    dims = value.shape
+    if dims is None:
+        if value.const_value is None:
+            return None
+        return tuple(int(dim) for dim in value.const_value.shape.numpy())
+    return tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in dims)
+
+
+def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The dimensions of a tensor where all of them are known."""
+    dims = shape(value)
+    known = tuple(dim for dim in dims or () if dim is not None)
+    return known if dims is not None and len(known) == len(dims) else None
+
+
+def rank(value: ir.Value | None) -> int | None:
+    """The number of dimensions of a tensor, where it is known."""
+    dims = shape(value)
+    return len(dims) if dims is not None else None
+
+
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """An attribute's value: int, float, str, tensor, or a tuple of those."""
+    found = attributes(node).get(name)
+    return found.value if found is not None and not found.is_ref() else default
+
+
+def opset(model: ir.Model) -> int:
+    """The version of the default operator set."""
+    return model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1))
+
+
+def owner(value: ir.Value) -> ir.Graph | None:
+    """The graph in whose scope a value is defined."""
+    return value.graph
+
+
+def in_main_graph(model: ir.Model, node: ir.Node) -> bool:
+    """Whether a node is in the main graph rather than in a subgraph."""
+    return node.graph is model.graph
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer: ``MatMul`` with a constant weight, and the constant 1-D bias added to it, if any."""
+
+    matmul: ir.Node
+    add: ir.Node | None
+    weight: ir.Value
+    bias: ir.Value | None
+
+
+def is_depthwise(node: ir.Node) -> bool:
+    """Whether a node is a Conv that keeps its channels apart."""
+    dims = shape(node.inputs[1]) if is_op(node, "Conv") and len(node.inputs) > 1 else None
+    return dims is not None and len(dims) > 1 and dims[1] == 1 and attribute(node, "group", 1) > 1
+
+
+def linear_layer(node: ir.Node) -> Linear | None:
+    """The linear layer that a ``MatMul`` node is, or None if its right-hand side is no constant matrix."""
+    if node.op_type != "MatMul" or node.domain or len(node.inputs) != 2:
+        return None
+    weight = node.inputs[1]
+    if weight is None or constant(weight) is None or rank(weight) != 2:
+        return None
+    add = only_reader(node.outputs[0])
+    if add is not None and add.op_type == "Add" and not add.domain:
+        other = add.inputs[0] if add.inputs[1] is node.outputs[0] else add.inputs[1]
+        columns = shape(weight)
+        if constant(other) is not None and columns is not None and shape(other) == (columns[1],):
+            return Linear(node, add, weight, other)
+    return Linear(node, None, weight, None)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What kind of model this is, counted."""
+
+    nodes: int
+    float_weights: int
+    quantize: int
+    dequantize: int
+    integer: int
+    blockwise: int
+    compiled: int
+    training: int
+
+    @property
+    def quantized(self) -> int:
+        """Nodes that show an earlier quantization."""
+        return self.quantize + self.dequantize + self.integer + self.blockwise
+
+
+_INTEGER = frozenset(
+    {
+        "ConvInteger",
+        "MatMulInteger",
+        "DynamicQuantizeLinear",
+        "DynamicQuantizeMatMul",
+        "MatMulIntegerToFloat",
+        "DynamicQuantizeLSTM",
+        "QAttention",
+        "QGemm",
+        "QEmbedLayerNormalization",
+        "QMoE",
+        "QOrderedMatMul",
+    }
+)
+_BLOCKWISE = frozenset({"MatMulNBits", "MatMulBnb4", "MatMulFpQ4", "GatherBlockQuantized"})
+_TRAINING_DOMAINS = frozenset({"ai.onnx.preview.training"})
+
+
+def classify(model: ir.Model) -> Kind:
+    """Count what tells kinds of models apart."""
+    count = dict.fromkeys(
+        ("nodes", "quantize", "dequantize", "integer", "blockwise", "compiled", "training"), 0
+    )
+    for node in nodes(model):
+        count["nodes"] += 1
+        op = node.op_type
+        if op == "QuantizeLinear":
+            count["quantize"] += 1
+        elif op == "DequantizeLinear":
+            count["dequantize"] += 1
+        elif op in _INTEGER or op.startswith("QLinear"):
+            count["integer"] += 1
+        elif op in _BLOCKWISE:
+            count["blockwise"] += 1
+        elif op == "EPContext":
+            count["compiled"] += 1
+        elif node.domain in _TRAINING_DOMAINS or op.endswith("Grad"):
+            count["training"] += 1
+    weights = sum(
+        1
+        for graph in graphs(model)
+        for value in graph.initializers.values()
+        if is_float(value) and (rank(value) or 0) >= 2
+    )
+    return Kind(float_weights=weights, **count)
+
+
+def refuse_unsupported(model: ir.Model) -> None:
+    """Raise for models that can't be quantized: compiled for one device, or quantized already."""
+    kind = classify(model)
+    name = describe(model)
+    if kind.compiled:
+        raise ModelError(
+            f"{name} is compiled for one device ({kind.compiled} EPContext nodes), so its operators can't be "
+            "seen; quantize the model that it was compiled from."
+        )
+    pipeline = {node.op_type for node in nodes(model) if node.domain == "ai.onnx.ml"}
+    if pipeline and not _has_float_compute(model):
+        raise ModelError(
+            f"{name} is a pipeline of classical machine learning ({', '.join(sorted(pipeline)[:5])}), whose "
+            "operators have no quantized form; only networks with layers like MatMul, Gemm or Conv can be "
+            "quantized."
+        )
+    if kind.quantized and not kind.float_weights and not _has_float_compute(model):
+        raise ModelError(
+            f"{name} is quantized already ({kind.quantize} QuantizeLinear, {kind.dequantize} "
+            f"DequantizeLinear, {kind.integer + kind.blockwise} integer operators) and has no float operator "
+            "left to quantize; start from the float model."
+        )
+
+
+_COMPUTE = frozenset(
+    {"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Attention", "EmbedLayerNormalization"}
+)
+
+
+def _has_float_compute(model: ir.Model) -> bool:
+    """Whether some matrix product or convolution reads a float that does not come from a DequantizeLinear."""
+    for node in nodes(model):
+        if node.op_type not in _COMPUTE:
+            continue
+        for value in node.inputs[:2]:
+            producer = value.producer() if value is not None else None
+            if value is not None and (producer is None or producer.op_type != "DequantizeLinear"):
+                return True
+    return False

@@ -1,0 +1,43 @@
+"""What kind of model this is, in one short sentence: what decides how it can be quantized."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+
+import onnx_ir as ir
+
+from octavo.model.graph import query
+from octavo.model.graph.tensors import dims_of, element_type, tensor_bytes
+from octavo.model.prepare.invariants import carried_weights
+from octavo.model.prepare.widen import NARROW
+
+
+def describe_kind(model: ir.Model) -> str | None:
+    """Return what is unlike a plain float32 model, or None; a model before preparation is asked for."""
+    found: list[str] = []
+    counts = query.classify(model)
+    if counts.quantized:
+        rest = f", {counts.float_weights} weights are float" if counts.float_weights else ""
+        found.append(f"already quantized ({counts.quantized} integer, Quantize or Dequantize nodes{rest})")
+    found += _narrow_weights(model)
+    carried = Counter(node.op_type for node, _ in carried_weights(model))
+    for op_type, count in carried.items():
+        found.append(f"{count} weight{'s are' if count > 1 else ' is'} carried through a {op_type}")
+    return "; ".join(found) or None
+
+
+def _narrow_weights(model: ir.Model) -> list[str]:
+    """Say of which type the weights are that are not float32, by their bytes."""
+    sizes: Counter[ir.DataType] = Counter()
+    for tensor in chain(query.tensors(model), query.held_tensors(model)):
+        kind = element_type(tensor)
+        if kind in query.FLOATS and len(dims_of(tensor)) > 1:
+            sizes[kind] += tensor_bytes(tensor)
+    total = sum(sizes.values())
+    return [
+        f"weights are {kind.name.lower()}"
+        + ("" if size == total else f" ({100 * size / total:.0f} % of them)")
+        for kind, size in sizes.most_common()
+        if kind in NARROW
+    ]

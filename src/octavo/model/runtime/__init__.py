@@ -1,0 +1,1 @@
+"""ONNX Runtime: sessions, their inputs, and checks that a model runs. Nothing else imports it."""

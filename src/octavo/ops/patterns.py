@@ -1,0 +1,52 @@
+"""Sets of operators by which structures in a graph are recognized, each with what its members share."""
+
+from __future__ import annotations
+
+# Cast, views and scalings between the scores of an attention head and its Softmax: they keep scores apart.
+KEEP_SCORES = frozenset({"Cast", "Reshape", "Transpose", "Identity", "Expand", "Max", "Clip", "Div", "Mul"})
+# Operators that can mix a mask into scores.
+MASK_SCORES = frozenset({"Add", "Where", "Sub", "Max", "Min"})
+# Comparisons of positions, of which causal masks are made.
+COMPARE_POSITIONS = frozenset({"Trilu", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
+# Operators between such a comparison, or a constant, and the mask that is made of it.
+MAKE_MASKS = frozenset(
+    {
+        "Slice", "Gather", "Unsqueeze", "Squeeze", "Expand", "Reshape", "Cast", "Identity", "Transpose",
+        "Where", "Mul", "Sub", "Add", "And", "Or", "Not", "Concat", "Tile", "ScatterND",
+    }
+)  # fmt: skip
+# Operators between the layers that feed a gate and its product: the gate's function, and how it is composed.
+MAKE_GATES = frozenset({"Mul", "Sigmoid", "Gelu", "Add", "Relu", "Tanh", "Erf", "Div"})
+# Views, and the joins with earlier keys and values, between a linear layer and the attention that reads it.
+MAKE_VALUES = frozenset(
+    {"Reshape", "Transpose", "Expand", "Unsqueeze", "Squeeze", "Slice", "Identity", "Add", "Concat"}
+)
+# Operators between a Softmax and the product that its probabilities weigh.
+KEEP_PROBABILITIES = frozenset({"Cast", "Reshape", "Transpose", "Identity", "Dropout"})
+# Functions f with f(s·x) = s·f(x) for s > 0, so that factors of channels can be moved through them.
+HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "PRelu"})
+# Operators with one input that keep such factors, and whose results have the channels of the input last.
+KEEP_FACTORS = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout"})
+# Operators that keep values in their channel.
+KEEP_CHANNELS = frozenset({"MaxPool", "Resize", "Identity", "Dropout"})
+# Data movement between class scores and the Sigmoid that ends them.
+MOVE_SCORES = frozenset(
+    {"Reshape", "Transpose", "Concat", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Identity"}
+)
+# Normalizations, and their inputs that scale and shift the result per channel of the last axis.
+NORMALIZATIONS: dict[str, tuple[int, ...]] = {
+    "LayerNormalization": (1, 2),
+    "RMSNormalization": (1,),
+    "SimplifiedLayerNormalization": (1,),
+    "SkipLayerNormalization": (2, 3),
+    "SkipSimplifiedLayerNormalization": (2,),
+}
+# Sums of squares, of which a magnitude is the root.
+SUMS = frozenset({"Add", "ReduceSum"})
+# Operators that compute nothing on floats that a user would look for among those kept in float.
+BOOKKEEPING = frozenset(
+    {
+        "Cast", "Constant", "ConstantOfShape", "Shape", "QuantizeLinear", "DequantizeLinear", "If", "Loop",
+        "Scan",
+    }
+)  # fmt: skip

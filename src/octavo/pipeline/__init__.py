@@ -1,0 +1,74 @@
+"""From a float model to a verified quantized one, stage by stage.
+
+::
+
+    load → prepare → plan → calibrate → resolve → emit → verify
+                       ▲        │           │
+                       └────────┴───────────┘   again, around what numbers or steps rule out
+
+Each stage is a small file. Doors hand in what they know: a recipe or a plan (:mod:`.by_recipe`), trained
+parameters (:mod:`.trained`), parameters that the caller gives (:mod:`.given`). All settings that do not
+change what comes out are one :class:`Run`.
+"""
+
+from octavo.pipeline.by_recipe import carry_out, prepared, quantize
+from octavo.pipeline.calibrate import (
+    Calibrated,
+    KnownStatistics,
+    observe,
+    samples_of,
+    schemes,
+    statistics_requests,
+)
+from octavo.pipeline.finish import finish, hand_over
+from octavo.pipeline.options import (
+    Destination,
+    Execution,
+    Observation,
+    Options,
+    Progress,
+    Run,
+    run_of,
+    silent,
+)
+from octavo.pipeline.plan import Planned, planned
+from octavo.pipeline.prepare import (
+    LEAST_OPSET,
+    UNCHANGED,
+    PreparedModel,
+    needed_opset,
+    prepare_name,
+    ready,
+    uncollected,
+)
+
+__all__ = [
+    "LEAST_OPSET",
+    "UNCHANGED",
+    "Calibrated",
+    "Destination",
+    "Execution",
+    "KnownStatistics",
+    "Observation",
+    "Options",
+    "Planned",
+    "PreparedModel",
+    "Progress",
+    "Run",
+    "carry_out",
+    "finish",
+    "hand_over",
+    "needed_opset",
+    "observe",
+    "planned",
+    "prepare_name",
+    "prepared",
+    "quantize",
+    "ready",
+    "run_of",
+    "samples_of",
+    "schemes",
+    "silent",
+    "statistics_requests",
+    "uncollected",
+]

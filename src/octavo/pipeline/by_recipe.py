@@ -1,0 +1,92 @@
+"""The doors into the pipeline that begin with a recipe, or with a plan that was made before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from octavo import planning
+from octavo.algorithms import steps as stepping
+from octavo.algorithms.steps import Phase, Subject
+from octavo.core.plan import Plan
+from octavo.core.recipe import Recipe
+from octavo.model.files import io
+from octavo.model.graph import recorded_recipe
+from octavo.pipeline.calibrate import Calibrated, calibrated, carried_out, samples_of
+from octavo.pipeline.finish import finish
+from octavo.pipeline.half_precision import with_half
+from octavo.pipeline.load import load
+from octavo.pipeline.options import Run
+from octavo.pipeline.plan import planned, refuse_nothing
+from octavo.pipeline.prepare import PreparedModel, needed_opset, ready, uncollected
+from octavo.pipeline.resolve import Steps, check_data, check_repeats, enough, float_steps, plan_steps
+from octavo.pipeline.weight_inputs import needs_inputs
+from octavo.result import Result, check_output
+from octavo.targets import Target
+
+
+def prepared(
+    source: io.ModelSource | PreparedModel, opset: int, run: Run, *, fingerprint: bool = False
+) -> PreparedModel:
+    """Load and prepare a model, or copy one that is prepared."""
+    if isinstance(source, PreparedModel):
+        if run.destination.path is not None:
+            check_output(source.model, run.destination.path)
+        return source.copy().at_opset(opset)
+    found = load(source, run)
+    digest = io.fingerprint(found.model) if fingerprint else None
+    run.progress("prepare", 0, 1)
+    with uncollected():
+        report = ready(found.model, opset, run.prepare)
+    run.progress("plan", 0, 1)
+    return PreparedModel(found.model, report, found.float_bytes, source, digest)
+
+
+def quantize(
+    source: io.ModelSource | PreparedModel, data: Any, recipe: Recipe, target: Target, run: Run
+) -> Result:
+    """Quantize a model by a recipe."""
+    listed = stepping.listed(recipe.steps)
+    if data is None or run.observation.stats is not None:
+        listed = tuple(one for one in listed if not one.min_samples)  # there is no sample to count
+    chosen = tuple(one.step for one in listed)
+    check_data(chosen, data, run)
+    subject = prepared(source, max(needed_opset(recipe), stepping.opset(chosen, target)), run)
+    model = subject.model
+    if any(one.min_samples for one in listed):
+        data = samples_of(model, data, run.observation.samples)
+        chosen = enough(listed, data)
+    steps = Steps(recipe)
+    if chosen:
+        first = planning.build(model, planning.policy_for(recipe, target))
+        refuse_nothing(model, first)
+        if stepping.of_phase(chosen, Phase.FLOAT):
+            data = samples_of(model, data, run.observation.samples)
+            check_repeats(data, chosen)
+        steps = float_steps(Subject(model, recipe, first), chosen, data, run)
+        if any(report.changed for report in steps.reports):  # statistics of other runs are of another model
+            run = replace(run, observation=replace(run.observation, known=None))
+    with uncollected():
+        made = planned(model, recipe, target)
+    if recipe.half is None:
+        refuse_nothing(model, made.plan)
+    found: Calibrated | None = None
+    subject.at_opset(made.plan.opset)
+    if made.plan.needs() or steps.remaining or needs_inputs(made.plan):
+        found, made = calibrated(made, data, run, steps.remaining)
+        refuse_nothing(model, made.plan)
+        if steps.of_phase(Phase.PLAN):
+            found, made, steps = plan_steps(made, found, run, steps)
+            refuse_nothing(model, made.plan)
+    samples = found.samples if found is not None and found.samples is not None else data
+    plan = with_half(made.plan, model, recipe, target, samples, run)
+    recorded_recipe.record(model, recipe)
+    return replace(finish(subject, plan, found, run, steps), recipe=recipe)
+
+
+def carry_out(source: io.ModelSource | PreparedModel, data: Any, plan: Plan, run: Run) -> Result:
+    """Quantize a model by a plan, as it says."""
+    subject = prepared(source, plan.opset, run)
+    planning.check_fits(subject.model, plan)
+    refuse_nothing(subject.model, plan)
+    return finish(subject, plan, carried_out(subject.model, plan, data, run), run)

@@ -1,0 +1,51 @@
+"""16-bit floats for what a plan does not quantize: computed in where the target does that, else stored."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+
+from octavo import calibration
+from octavo.core.plan import Plan
+from octavo.core.qtypes import INT8
+from octavo.core.recipe import Recipe
+from octavo.core.scheme import MinMax, Scheme
+from octavo.core.stats import Range
+from octavo.errors import RecipeError
+from octavo.pipeline.calibrate import observe, samples_of
+from octavo.pipeline.options import Run
+from octavo.planning.half_precision import measured_tensors, with_half_compute, with_half_storage
+from octavo.targets import Target
+
+
+def with_half(plan: Plan, model: ir.Model, recipe: Recipe, target: Target, data: Any, run: Run) -> Plan:
+    """Return the plan with 16-bit floats as a recipe requests them."""
+    half = recipe.half
+    if half is None:
+        return plan
+    name = half.float_type.value
+    computes = half.compute if half.compute is not None else name in target.computes_in
+    if computes:
+        return with_half_compute(
+            plan, model, half.float_type, _ranges(model, data, run), exclude=recipe.exclude, io=half.io
+        )
+    if half.io:
+        raise RecipeError(
+            f"{target.name} stores weights in {name} and computes in float32, so inputs and outputs stay"
+            f" float32; leave --io out, or request computing with --float {name}:compute."
+        )
+    return with_half_storage(plan, model, half.float_type)
+
+
+def _ranges(model: ir.Model, data: Any, run: Run) -> dict[str, Range] | None:
+    """The ranges of all float results on the calibration data, or None without data."""
+    if data is None:
+        return None
+    schemes = dict.fromkeys(measured_tensors(model), Scheme(INT8, method=MinMax()))
+    needs = {name: scheme.method for name, scheme in schemes.items()}
+    stats = observe(model, needs, samples_of(model, data, run.observation.samples), run)
+    beyond = dict.fromkeys(calibration.unusable(stats, schemes), Range(-math.inf, math.inf))
+    usable = {name: scheme for name, scheme in schemes.items() if name in stats and name not in beyond}
+    return {**calibration.ranges(stats, usable), **beyond}

@@ -1,0 +1,63 @@
+"""Third stage: decide, tensor by tensor, what will be done; later stages may have it decided again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from octavo import planning
+from octavo.core.plan import Plan
+from octavo.core.recipe import Recipe
+from octavo.errors import ModelError
+from octavo.model.files import io
+from octavo.model.graph.inspect import inspect
+from octavo.targets import Target
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, what it was made around, and what it is made from."""
+
+    model: ir.Model
+    recipe: Recipe
+    target: Target
+    plan: Plan
+    avoid: planning.Avoid
+
+    def around(self, more: planning.Avoid) -> Planned:
+        """Plan again so that these nodes and tensors are avoided as well."""
+        return self._again(self.recipe, self.avoid.and_also(more))
+
+    def by(self, recipe: Recipe) -> Planned:
+        """Plan again by another recipe."""
+        return self._again(recipe, self.avoid)
+
+    def _again(self, recipe: Recipe, avoid: planning.Avoid) -> Planned:
+        plan = planning.build(self.model, planning.policy_for(recipe, self.target), avoid)
+        return replace(self, recipe=recipe, plan=plan, avoid=avoid)
+
+
+def planned(model: ir.Model, recipe: Recipe, target: Target) -> Planned:
+    """The plan before calibration, made around weights that the types of the recipe would ruin."""
+    plan = planning.build(model, planning.policy_for(recipe, target))
+    first = Planned(model, recipe, target, plan, planning.Avoid())
+    lost = planning.lost_weights(model, plan)
+    return first.around(lost) if lost else first
+
+
+def refuse_nothing(model: ir.Model, plan: Plan) -> None:
+    """Raise where nothing would be quantized: a copy of the model is not what was requested."""
+    if plan.nodes or plan.compressed or plan.half is not None:
+        return
+    if quantized := inspect(model).quantized_ops:
+        listed = ", ".join(f"{count} {name}" for name, count in quantized.most_common(3))
+        raise ModelError(
+            f"{io.describe(model)} is quantized already ({listed}); give the float model that it was made"
+            " from. One that was trained with fake quantization is converted by octavo.convert_qat"
+            " ('octavo qat')."
+        )
+    reasons = Counter(f"{s.op_type}: {s.reason}" for s in plan.skipped).most_common(5)
+    listed = "; ".join(f"{count} × {text}" for text, count in reasons) or "no operator computes on floats"
+    raise ModelError(f"{io.describe(model)} has nothing that can be quantized: {listed}.")

@@ -1,0 +1,123 @@
+"""Fusion barriers: nodes that the runtime must not rewrite between QuantizeLinear and DequantizeLinear.
+
+A barrier is a clamp that clamps nothing; for an Add another name, for a Softmax its parts or a floor under
+what it reads. Five things would go wrong without one:
+
+- A layer that stays float between quantized values is not left so: the runtime rounds its weights to int8
+  itself, one scale for the tensor. Data movement and clamps on either side do not stop it.
+- An Add in front of a LayerNormalization is joined with it to an operator that takes several times as long.
+- A Softmax over an axis with two or more behind it, as detectors have it, takes four to six times as long as
+  its parts one by one.
+- A Softmax over scores that a causal mask has pushed down takes six times as long: exp of them is too small
+  for a normal float, and the processor computes with such numbers in microcode.
+- Around float8 it looks for integer kernels that do not take float8, and the model does not load; and it
+  drops a Relu or Clip in front of a float8 QuantizeLinear, which lets negative values pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import onnx_ir as ir
+
+from octavo.core.plan import Bounded, Constant, Entry, Fixed, Key, Measured
+from octavo.model.graph import query
+from octavo.ops import rule_of
+from octavo.planning import masks
+from octavo.targets import Target
+from octavo.targets.ort_cpu_vnni import ORT_CPU_VNNI
+
+
+def find(
+    nodes: Iterable[ir.Node], quantized: Collection[str], entries: Mapping[Key, Entry], target: Target
+) -> tuple[str, ...]:
+    """Return the names of the nodes that would be computed wrongly without a barrier."""
+    touched = {key.tensor for key in entries}
+    whole = {key.tensor for key in entries if key.consumer is None}
+    float8 = any(
+        isinstance(e, Measured | Bounded | Fixed | Constant) and e.scheme.qtype.is_float
+        for e in entries.values()
+    )
+    if not (target.rewrites or float8):
+        return ()
+    fuses = target.fuses or ORT_CPU_VNNI.fuses  # whatever the target, results are checked in ONNX Runtime
+    found = []
+    for node in nodes:
+        is_quantized = node.name in quantized
+        if not node.inputs or not node.outputs or (is_quantized and not float8):
+            continue
+        rule, first, output = rule_of(node), node.inputs[0], node.outputs[0]
+        if rule is not None and rule.has_bias and not is_quantized:
+            needed = _comes_from(first, whole) and _leads_to(output, touched)
+        elif not float8:
+            needed = False
+        elif rule is not None and rule.passes_values:
+            computed = query.is_float(first) and query.constant(first) is None
+            needed = computed and (_comes_from(first, whole) or _leads_to(output, touched))
+        else:
+            fused = node.op_type in fuses and not node.domain and query.is_float(output)
+            needed = fused and (is_quantized or _leads_to(output, touched))
+        if needed:
+            found.append(node.name or "")
+    return tuple(found)
+
+
+def slow_fusions(nodes: Iterable[ir.Node], target: Target) -> tuple[str, ...]:
+    """Return the names of float nodes that are slow as they are, or once the runtime has fused them."""
+    return tuple(
+        node.name or ""
+        for node in nodes
+        if _is_joined(node, target) or _is_slow_softmax(node, target) or _is_floored(node, target)
+    )
+
+
+def _is_joined(node: ir.Node, target: Target) -> bool:
+    return query.is_op(node, "Add") and any(
+        consumer.op_type in target.slow_with_add for consumer in node.outputs[0].consumers()
+    )
+
+
+def _is_slow_softmax(node: ir.Node, target: Target) -> bool:
+    if not target.softmax_spelled or not query.is_op(node, "Softmax") or not node.name:
+        return False
+    rank = query.rank(node.inputs[0])
+    axis = int(query.attribute(node, "axis", -1))
+    return rank is not None and (axis + rank if axis < 0 else axis) <= rank - 3
+
+
+def _is_floored(node: ir.Node, target: Target) -> bool:
+    return (
+        target.softmax_floored
+        and query.is_op(node, "Softmax")
+        and bool(node.name)
+        and masks.over_last_axis(node)
+        and masks.is_causal(node)
+    )
+
+
+def _comes_from(value: ir.Value | None, quantized: Collection[str]) -> bool:
+    """Whether a value is quantized, or is a quantized one moved or clamped."""
+    while value is not None and value.name not in quantized:
+        producer = value.producer()
+        value = producer.inputs[0] if producer is not None and _passes(producer) else None
+    return value is not None
+
+
+def _leads_to(value: ir.Value, quantized: Collection[str]) -> bool:
+    """Whether a value is quantized, perhaps after it was moved or clamped."""
+    todo, seen = [value], {value}
+    while todo:
+        here = todo.pop()
+        if here.name in quantized:
+            return True
+        behind = {
+            v for node in here.consumers() if _passes(node) and node.inputs[0] is here for v in node.outputs
+        }
+        todo.extend(behind - seen)
+        seen |= behind
+    return False
+
+
+def _passes(node: ir.Node) -> bool:
+    rule = rule_of(node)
+    return rule is not None and rule.passes_values

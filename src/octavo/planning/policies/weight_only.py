@@ -1,0 +1,297 @@
+"""The policy of weight-only recipes: matrices and tables in blocks of 2, 4 or 8 bits, activations float.
+
+A matrix product becomes MatMulNBits in the QOperator style, and stays what it is behind a DequantizeLinear
+with blocks in the QDQ style; a lookup becomes GatherBlockQuantized. Where one of the two can't express a
+weight, or the runtime reads it wrongly, the other is taken; where neither can, the node stays float.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from octavo.algorithms.weights import Furthest, Importance, Inputs, KQuant, algorithm, text_of
+from octavo.core.granularity import PerBlock
+from octavo.core.plan import Constant
+from octavo.core.qtypes import QType, qtype
+from octavo.core.recipe import LayerWeights, Placement, Recipe, Style
+from octavo.core.scheme import Scheme
+from octavo.errors import RecipeError
+from octavo.model.graph import query
+from octavo.ops import GATHER_BLOCKS, MATMUL_NBITS, Kind, Lowering, OpRule, Table, Weight, axis_of, rule_of
+from octavo.planning import refusals
+from octavo.planning.policies.policy import Policy
+from octavo.planning.state import State
+from octavo.planning.weights import scheme_of, weight_of
+from octavo.targets import Target
+
+BITS = (2, 4, 8)
+SIZES = (16, 32, 64, 128, 256)  # blocks that MatMulNBits takes
+WITHOUT_DATA = "k-quant:step=0.5"  # of "auto" without data; finer steps gain 1 % of the error in 4 × the time
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+_ONLY_WEIGHTS = "only matrices and tables are quantized where activations stay float"
+_HEAD_STEPS = frozenset({"Cast", "Mul", "Div", "Add", "Sub", "Tanh", "Softmax", "LogSoftmax", "Identity"})
+
+
+class WeightOnlyPolicy(Policy):
+    """Quantizes constant matrices, and tables where the recipe names a type for them."""
+
+    def __init__(self, recipe: Recipe, target: Target) -> None:
+        super().__init__(recipe, target)
+        self.options = recipe.weight_only
+
+    def begin(self, state: State) -> None:
+        """Look for the head, and for the nodes that have settings of their own."""
+        super().begin(state)
+        self.heads = _heads(state.model) if self.options.head is not None else frozenset()
+        self.own: dict[str, LayerWeights] = {}
+        for one in self.options.layers:
+            self.own.update(dict.fromkeys(state.selection.matches(one.nodes), one))
+
+    def elementwise(self, node: ir.Node, rule: OpRule) -> str | None:
+        """Leave it float."""
+        return _ONLY_WEIGHTS
+
+    movement = recurrent = elementwise
+
+    # ---- matrices
+
+    def linear(self, node: ir.Node, rule: OpRule) -> str | None:
+        """Quantize a constant matrix."""
+        if not rule.is_matrix_product:
+            return self._per_channel(node, rule)
+        value = node.inputs[1]
+        found = self._matrix(value)
+        if isinstance(found, str) or value is None:
+            return found if isinstance(found, str) else _NOT_CONSTANT
+        own, role = self.own.get(node.name or ""), rule.role(1)
+        if own is not None and own.keep_float:
+            return _OWN
+        axis = axis_of(role.sums, node) if isinstance(role, Weight) else None
+        rows, columns = found.shape if axis == 0 else found.shape[::-1]
+        kind = self.options.head if node.name in self.heads and self.options.head is not None else None
+        scheme = self._scheme(kind, own, axis or 0)
+        lowering = self._lowered(node, scheme, columns)
+        if isinstance(lowering, str):
+            return lowering
+        if lowering is None and self.options.whole_columns:
+            scheme = scheme.but(granularity=PerBlock(rows, axis))
+        self.state.place(value, Constant(scheme, self._algorithm(node, own, scheme)), node)
+        self.state.take(node, lowering, accuracy_level=self.options.accuracy_level)
+        return None
+
+    def _per_channel(self, node: ir.Node, rule: OpRule) -> str | None:
+        """Give a Conv and its like a scale for each channel, where everything is to be quantized."""
+        if self.recipe.placement is not Placement.EVERYWHERE or self.style is not Style.QDQ:
+            return "weights in blocks are for matrix products"
+        reason = refusals.unusable(node, rule, self.recipe) or refusals.unaccepted(
+            node, rule, self.recipe, self.target
+        )
+        found = [value for value in rule.reads(node, Weight) if query.constant(value) is not None]
+        if reason is not None or not found:
+            return reason or _NOT_CONSTANT
+        for value in found:
+            index = next(i for i, v in enumerate(node.inputs) if v is value)
+            scheme = scheme_of(node, rule, index, self.recipe, self.target)
+            self.state.place(value, Constant(scheme), node)
+        self.state.take(node, None)
+        return None
+
+    def _matrix(self, value: ir.Value | None) -> _Matrix | str:
+        """Return the shape of a constant matrix, or why it can't be quantized."""
+        source = weight_of(value)
+        if source is None or (self.recipe.placement is Placement.LISTED and source[1] is not None):
+            return _NOT_CONSTANT
+        tensor = query.constant(source[0])
+        if tensor is None:
+            return _NOT_CONSTANT
+        if tensor.dtype not in _FLOATS:
+            return f"its weight is of type {tensor.dtype.name.lower()}; float32 and float16 are taken"
+        dims = tuple(int(d) for d in tensor.shape.numpy())
+        if len(dims) != 2:
+            return f"its weight has {len(dims)} dimensions; a matrix is taken"
+        if not np.prod(dims):
+            return "its weight is empty"
+        reason = self.state.avoided(source[0]) or (self.state.avoided(value) if value is not None else None)
+        return reason or _Matrix((dims[1], dims[0]) if source[1] == (1, 0) else dims)
+
+    def _scheme(self, kind: QType | None, own: LayerWeights | None, axis: int) -> Scheme:
+        """Return the scheme of one weight; its type is signed where zero lies in the middle."""
+        base = self.recipe.weights
+        grain = base.granularity
+        size = grain.size if isinstance(grain, PerBlock) else 32
+        symmetric = base.symmetric
+        if kind is not None:
+            base, symmetric = base.but(qtype=kind), kind.signed
+        if own is not None:
+            size = own.block if own.block is not None else size
+            if own.qtype is not None:
+                base, symmetric = base.but(qtype=own.qtype), own.qtype.signed
+        if base.qtype.bits not in BITS or base.qtype.is_float:
+            raise RecipeError(f"Weights in blocks have 2, 4 or 8 bits, not those of {base.qtype}.")
+        wanted = qtype(f"{'int' if symmetric else 'uint'}{base.qtype.bits}")
+        return Scheme(wanted, PerBlock(size, axis), symmetric=symmetric)
+
+    def _algorithm(self, node: ir.Node, own: LayerWeights | None, scheme: Scheme) -> str:
+        """Return the algorithm of a weight.
+
+        One whose inputs can't be observed is rounded to nearest, and so are 8 bits beside fewer: a search
+        gains nothing there that would show.
+        """
+        is_wide = scheme.qtype.bits == 8 > self.recipe.weights.qtype.bits
+        if is_wide and (own is None or own.algorithm is None):
+            return "rtn"
+        text = own.algorithm if own is not None and own.algorithm is not None else self.options.algorithm
+        text = WITHOUT_DATA if text == "auto" else text
+        if scheme.symmetric and not self.target.contrib:
+            text = _with_positive_scales(text)
+        if algorithm(text).wants is Inputs.NONE:
+            return text
+        x = node.inputs[0]
+        seen = x is not None and x.graph is self.state.model.graph
+        return text if seen else "rtn"
+
+    def _lowered(self, node: ir.Node, scheme: Scheme, columns: int) -> Lowering | str | None:
+        """Return MatMulNBits, None for the operator itself behind DequantizeLinear, or why neither fits."""
+        size = scheme.granularity.size if isinstance(scheme.granularity, PerBlock) else 0
+        takes = self.target.contrib and size in SIZES and _is_plain(node, columns)
+        if self.style is Style.QDQ:
+            taken = self.target.block_ops is None or node.op_type in self.target.block_ops
+            misread = self.target.contrib and self._misread(node, scheme.qtype.bits, columns)
+            if taken and not misread:
+                return None
+            if takes and not self.options.whole_columns:
+                return MATMUL_NBITS
+            return "neither DequantizeLinear nor MatMulNBits runs such blocks here"
+        if size not in SIZES:
+            raise RecipeError(
+                f"MatMulNBits takes blocks of {', '.join(map(str, SIZES))} values, and {size} was asked for;"
+                " choose one of these, or the QDQ format."
+            )
+        return MATMUL_NBITS if takes else None
+
+    def _misread(self, node: ir.Node, bits: int, columns: int) -> bool:
+        """Whether the runtime would get a product behind DequantizeLinear wrong.
+
+        It fails on 8-bit blocks where the input comes from DequantizeLinear too and on any in a subgraph,
+        whose weights lie outside, and fuses 2-bit rows that do not fill bytes wrongly.
+        """
+        inner = node.graph is not self.state.model.graph
+        return inner or (bits == 8 and _reads_integers(node)) or (bits == 2 and columns % 4 != 0)
+
+    # ---- tables
+
+    def lookup(self, node: ir.Node, rule: OpRule) -> str | None:
+        """Quantize a table whose rows are looked up one by one."""
+        own = self.own.get(node.name or "")
+        if own is not None and own.keep_float:
+            return _OWN
+        kind = self.options.embeddings
+        if kind is None and (own is None or own.qtype is None):
+            return "this recipe keeps embeddings in float"
+        table = next(iter(rule.reads(node, Table)), None)
+        tensor = query.constant(table)
+        if node.domain or not rule.moves_values or table is None or tensor is None:
+            return _NOT_CONSTANT
+        if tensor.dtype not in _FLOATS:
+            return f"its weight is of type {tensor.dtype.name.lower()}; float32 and float16 are taken"
+        rank, axis = len(tensor.shape), self.options.table_axis
+        if not tensor.size:
+            return "its weight is empty"
+        if not -rank <= axis < rank:
+            return f"its table has no axis {axis} for blocks to run along"
+        scheme = self._scheme(kind, own, axis % rank)
+        reason = self.state.avoided(table) or _table_refusal(node, scheme, rank, self.target)
+        if reason is not None:
+            return reason
+        text = "furthest" if self.recipe.placement is Placement.LISTED else WITHOUT_DATA
+        self.state.place(table, Constant(scheme, text), node)
+        self.state.take(node, GATHER_BLOCKS)
+        return None
+
+
+def _with_positive_scales(text: str) -> str:
+    """Return an algorithm that gives no negative scale: runtimes other than ONNX Runtime refuse them."""
+    chosen = algorithm(text)
+    if isinstance(chosen, Furthest):
+        return "rtn"
+    return text_of(replace(chosen, positive=True)) if isinstance(chosen, (KQuant, Importance)) else text
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A constant matrix as its consumer reads it."""
+
+    shape: tuple[int, ...]
+
+
+_NOT_CONSTANT = "its weight is no constant"
+_OWN = "left float by its own settings"
+
+
+def _table_refusal(node: ir.Node, scheme: Scheme, rank: int, target: Target) -> str | None:
+    """Return why a lookup can't be written as GatherBlockQuantized, or None."""
+    bits, grain = scheme.qtype.bits, scheme.granularity
+    size, axis = (grain.size, grain.axis) if isinstance(grain, PerBlock) else (0, None)
+    if not target.contrib:
+        return f"target {target.name} does not take GatherBlockQuantized"
+    if bits not in (4, 8):
+        return f"GatherBlockQuantized has no {bits}-bit kernel"
+    if size < 16 or size & (size - 1):
+        return f"GatherBlockQuantized takes blocks of a power of two from 16, not {size}"
+    if bits == 8 and (int(query.attribute(node, "axis", 0)) % rank != 0 or axis != rank - 1):
+        return "GatherBlockQuantized takes 8 bits only along axis 0, with blocks along the last axis"
+    return None
+
+
+def _is_plain(node: ir.Node, columns: int) -> bool:
+    """Whether a product is one that MatMulNBits computes: of a Gemm, with a bias for each column at most."""
+    if node.op_type != "Gemm":
+        return True
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    factors = (query.attribute(node, "alpha", 1.0), query.attribute(node, "beta", 1.0))
+    return (
+        not query.attribute(node, "transA", 0)
+        and factors == (1.0, 1.0)
+        and (bias is None or query.static_shape(bias) == (columns,))
+    )
+
+
+def _reads_integers(node: ir.Node) -> bool:
+    """Whether the input comes from DequantizeLinear, perhaps through data movement.
+
+    The runtime would then fuse 8-bit blocks into an integer product that has no blocks, and fail.
+    """
+    value = node.inputs[0]
+    while value is not None:
+        producer = value.producer()
+        if producer is None:
+            return False
+        if query.is_op(producer, "DequantizeLinear"):
+            return True
+        rule = rule_of(producer)
+        if rule is None or rule.kind not in (Kind.DATA_MOVEMENT, Kind.LOOKUP) or not rule.moves_values:
+            return False
+        value = producer.inputs[0]
+    return False
+
+
+def _heads(model: ir.Model) -> frozenset[str]:
+    """Return the products that make an output, such as logits: the last axis of both is the same."""
+    found: set[str] = set()
+    for output in model.graph.outputs:
+        dims = query.shape(output)
+        node = output.producer()
+        while node is not None and not node.domain and node.op_type in _HEAD_STEPS:
+            computed = [v for v in node.inputs if v is not None and query.constant(v) is None]
+            node = computed[0].producer() if len(computed) == 1 else None
+        rule = rule_of(node) if node is not None else None
+        if node is None or rule is None or not rule.is_matrix_product:
+            continue
+        shape = query.shape(node.outputs[0])
+        if dims and shape and dims[-1] is not None and dims[-1] != shape[-1]:
+            continue
+        found.add(node.name or "")
+    return frozenset(found)

@@ -1,0 +1,39 @@
+"""Names that stock's modules have because they import them from each other.
+
+Users import such names from wherever they found them, ``QuantizationMode`` from ``quantize`` for example. A
+module of this package that lacks a name therefore looks for it in the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+
+PACKAGE = __name__.rpartition(".")[0]
+_HOMES = (
+    "quant_utils", "calibrate", "onnx_model", "tensor_quant_overrides", "operators", "registry",
+    "base_quantizer", "onnx_quantizer", "qdq_quantizer", "quantize", "shape_inference", "fusions",
+    "neural_compressor",
+)  # fmt: skip
+
+
+def elsewhere(module: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module: it finds what the package's other modules export."""
+
+    def find(name: str) -> Any:
+        if name == "logger":
+            return logging.getLogger(PACKAGE)
+        if name.endswith("Proto") and hasattr(onnx, name):
+            return getattr(onnx, name)
+        if not name.startswith("_"):
+            for home in _HOMES:
+                found = importlib.import_module(f"{PACKAGE}.{home}")
+                if name in found.__all__:
+                    return getattr(found, name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return find

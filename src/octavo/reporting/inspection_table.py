@@ -1,0 +1,30 @@
+"""How a model is quantized, as a table."""
+
+from __future__ import annotations
+
+from octavo.model.graph.inspect import Inspection
+from octavo.reporting.text import columns, size, tally
+
+
+def inspection_table(inspection: Inspection) -> str:
+    """Return types, granularity, counts and sizes by part."""
+    rows = [
+        ["format", inspection.style],
+        ["opset", f"{inspection.opset} (IR version {inspection.ir_version})"],
+        ["quantized", tally(inspection.quantized_ops) or "nothing"],
+        ["float layers", tally(inspection.float_ops) or "none"],
+        ["weights", tally(inspection.weights) or "float"],
+        *([["compressed", f"{tally(inspection.stored)}, dequantized at load"]] if inspection.stored else []),
+        ["activations", tally(inspection.activations) or "float"],
+        ["all nodes", tally(inspection.op_types)],
+        ["size of weights", size(inspection.bytes)],
+    ]
+    blocks = [columns(rows)]
+    total = inspection.bytes
+    parts = [
+        [part.name, part.count, size(part.bytes), f"{100 * part.bytes / total:.1f} %" if total else ""]
+        for part in sorted(inspection.parts, key=lambda part: -part.bytes)
+    ]
+    if parts:
+        blocks.append(columns(parts, ["part", "tensors", "size", "share"]))
+    return "\n\n".join(blocks)

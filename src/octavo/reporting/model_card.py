@@ -1,0 +1,104 @@
+"""A model card in Markdown: what a quantized model is, what it was made from, its figures, how to make it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from octavo.reporting.figures import decibels_text, metric_text, metric_title, share_text, speed_text
+from octavo.reporting.text import escaped, many, markdown_table, size
+from octavo.reporting.trial_tables import best_trial
+
+
+def model_card(
+    result: Mapping[str, Any], manifest: Mapping[str, Any], *, model: str, output: str, command: str
+) -> str:
+    """Return the card of a result, from its plain data and its manifest.
+
+    ``command`` is what makes the model again.
+    """
+    quantized = ", ".join(f"{count} {op}" for op, count in result["quantized"].items()) or "nothing"
+    recipe = manifest.get("recipe") or {}
+    rows = [
+        ["made from", f"{Path(model).name}, fingerprint {_short(manifest['fingerprints']['model'])}"],
+        ["quantized", quantized],
+        ["kept in float", many(len(result["skipped"]), "operator")],
+        ["weights", _scheme(recipe.get("weights"))],
+        ["activations", _scheme(recipe.get("activations"))],
+        ["format", str(recipe.get("style", "qdq"))],
+        ["target", str(recipe.get("target", "ort-cpu"))],
+        ["size of weights", f"{size(result['float_bytes'])} → {size(result['bytes'])}"],
+        ["calibrated with", _calibration(manifest)],
+    ]
+    parts = [
+        f"# {escaped(Path(output).name)}",
+        f"A quantized copy of `{escaped(Path(model).name)}`, made by Octavo {manifest['octavo']}.",
+        "## What it is",
+        markdown_table(rows, ["", ""]),
+        "## Figures",
+        _figures(result),
+        "## How to reproduce",
+        f"```console\n$ {command}\n```",
+        "Versions: " + ", ".join(f"{name} {one}" for name, one in manifest["versions"].items()) + ".",
+    ]
+    notes = [f"- {escaped(str(note))}" for note in result.get("notes") or ()]
+    if notes:
+        parts += ["## Notes", "\n".join(notes)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _short(fingerprint: str | None) -> str:
+    return f"`{fingerprint[:16]}`" if fingerprint else "unknown"
+
+
+def _scheme(scheme: Any) -> str:
+    if not isinstance(scheme, Mapping):
+        return str(scheme) if scheme else "float"
+    if "qtype" not in scheme:
+        return "quantized while the model runs"
+    return f"{scheme['qtype']} per {scheme.get('granularity', 'tensor')}"
+
+
+def _calibration(manifest: Mapping[str, Any]) -> str:
+    if not manifest["samples"]:
+        return "no data"
+    return (
+        f"{many(int(manifest['samples']), 'sample')}, fingerprint {_short(manifest['fingerprints']['data'])}"
+    )
+
+
+def _figures(result: Mapping[str, Any]) -> str:
+    rows = _trial_rows(result.get("tuning") or {})
+    rows += [
+        [gate["name"].replace("_", "-"), gate["measured"], f"{gate['limit']}: {_state(gate)}"]
+        for gate in result.get("gates") or ()
+    ]
+    if not rows:
+        return "Accuracy and speed were not measured; run `octavo evaluate` and `octavo bench`."
+    return markdown_table(rows, ["figure", "measured", "required"])
+
+
+def _state(gate: Mapping[str, Any]) -> str:
+    return "met" if gate["passed"] else "not met"
+
+
+def _trial_rows(tuning: Mapping[str, Any]) -> list[list[str]]:
+    trial = best_trial(tuning)
+    if trial is None:
+        return []
+    rows: list[list[str]] = []
+    held = many(int(tuning.get("held_back") or 0), "held-back sample")
+    if trial.get("score"):
+        score = trial["score"]
+        values = [
+            metric_text(score["name"], score[key], bool(score.get("percent"))) for key in ("value", "float")
+        ]
+        rows.append([metric_title(score["name"]), f"{values[0]} (float {values[1]})", ""])
+    if trial.get("sqnr_db") is not None:
+        rows.append(["SQNR of the worst output", f"{decibels_text(trial['sqnr_db'])}, {held}", ""])
+    if trial.get("agreement") is not None:
+        rows.append(["same class as float", f"{share_text(trial['agreement'])}, {held}", ""])
+    if trial.get("speed"):
+        rows.append(["speed to float, on the machine that made it", speed_text(trial["speed"]), ""])
+    return rows

@@ -1,0 +1,372 @@
+"""The op table and the targets, as text for a terminal, as plain data, and as a page of documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from octavo.core.recipe import Style
+from octavo.ops.rule import (
+    Act,
+    Axis,
+    Bias,
+    Kind,
+    Lowering,
+    OpRule,
+    Out,
+    Raw,
+    RawOut,
+    Result,
+    Role,
+    Same,
+    Table,
+    Weight,
+)
+from octavo.reporting.summary import scheme_text
+from octavo.reporting.text import columns, markdown_table
+from octavo.targets import Target
+
+KINDS = {
+    Kind.LINEAR: "linear in weights: what quantization is for",
+    Kind.ELEMENTWISE: "worth quantizing between quantized neighbours",
+    Kind.DATA_MOVEMENT: "moves values, so the output has the parameters of the input",
+    Kind.CLAMP: "clips values, which a quantized range may do instead",
+    Kind.LOOKUP: "looks rows up in a table",
+    Kind.RECURRENT: "recurrent: only the weights are quantized",
+}
+
+
+def op_name(rule: OpRule) -> str:
+    """``Conv``, or ``com.microsoft.Gelu`` where the domain is not the standard one."""
+    return f"{rule.domain}.{rule.op_type}" if rule.domain else rule.op_type
+
+
+def lowering_text(rule: OpRule, style: Style) -> str:
+    """Return what the operator becomes in a style: a name, ``yes`` where it keeps its own, or a dash."""
+    lowering = rule.lowerings.get(style)
+    if lowering is not None:
+        return lowering.op_type
+    return "yes" if style is Style.QDQ else "–"
+
+
+def _inputs(rule: OpRule) -> str:
+    names = [type(role).__name__.lower() for role in rule.inputs]
+    return ", ".join(names) + (" …" if rule.variadic else "")
+
+
+def op_table(rules: Iterable[OpRule]) -> str:
+    """Return one line for each operator."""
+    rows = [
+        [op_name(rule), rule.kind.value, _inputs(rule), *(lowering_text(rule, style) for style in Style)]
+        for rule in sorted(rules, key=_order)
+    ]
+    return columns(rows, ["op type", "kind", "inputs", *(style.value for style in Style)])
+
+
+def _order(rule: OpRule) -> tuple[int, str, str]:
+    return list(Kind).index(rule.kind), rule.op_type, rule.domain
+
+
+def op_detail(rule: OpRule) -> str:
+    """Return one operator in full."""
+    lines = [f"{op_name(rule)}: {KINDS[rule.kind]}"]
+    lines += [
+        f"  input {i}{' …' if _repeats(rule, i) else ''}: {role_text(role)}"
+        for i, role in enumerate(rule.inputs)
+    ]
+    lines += [f"  output {i}: {result_text(result)}" for i, result in enumerate(rule.outputs)]
+    lines += [f"  {style.value}: {_lowering(rule, style)}" for style in Style]
+    if rule.refuse is not None:
+        lines.append(f"  exceptions: {_first_sentence(rule.refuse)}")
+    if rule.note:
+        lines.append(f"  note: {rule.note}")
+    return "\n".join(lines)
+
+
+def _repeats(rule: OpRule, index: int) -> bool:
+    return rule.variadic and index == len(rule.inputs) - 1
+
+
+def _lowering(rule: OpRule, style: Style) -> str:
+    lowering = rule.lowerings.get(style)
+    if lowering is None:
+        return f"{rule.op_type} between DequantizeLinear and QuantizeLinear" if style is Style.QDQ else "none"
+    name = f"{lowering.domain}.{lowering.op_type}" if lowering.domain else lowering.op_type
+    granularity = "" if lowering.per_channel else ", one scale per tensor"
+    but = f"; not where: {_first_sentence(lowering.refuse)}" if lowering.refuse is not None else ""
+    return f"{name} (activation and weight types: {', '.join(lowering.pairs)}{granularity}){but}"
+
+
+def role_text(role: Role) -> str:
+    """Return what an input is to its operator."""
+    match role:
+        case Act():
+            return "activation"
+        case Weight(axis, sums):
+            return "weight" + _axis(", channels on ", axis) + _axis(", summed over ", sums)
+        case Bias():
+            return "bias, int32 with the scale of input 0 × that of input 1"
+        case Table():
+            return "table, quantized where it is constant"
+        case Raw():
+            return "as it is, never quantized"
+
+
+def _axis(before: str, axis: Axis | None) -> str:
+    if axis is None:
+        return ""
+    return f"{before}an axis that depends on the node" if callable(axis) else f"{before}axis {axis}"
+
+
+def result_text(result: Result) -> str:
+    """Return what an output is."""
+    match result:
+        case Out(low, high) if low is not None and high is not None:
+            return f"a range known without data, {low:g} … {high:g}"
+        case Out():
+            return "a range of its own"
+        case Same():
+            return "the parameters of input 0"
+        case RawOut():
+            return "never quantized"
+
+
+def _first_sentence(hook: Callable[..., object]) -> str:
+    return (hook.__doc__ or hook.__name__).strip().splitlines()[0].rstrip(".")
+
+
+def op_data(rule: OpRule) -> dict[str, Any]:
+    """Return one operator as plain data."""
+    return {
+        "op_type": rule.op_type,
+        "domain": rule.domain,
+        "kind": rule.kind.value,
+        "inputs": [type(role).__name__.lower() for role in rule.inputs],
+        "variadic": rule.variadic,
+        "outputs": [result_text(result) for result in rule.outputs],
+        "lowerings": {
+            style.value: _lowering_data(rule.lowerings[style]) for style in Style if style in rule.lowerings
+        },
+        "note": rule.note,
+    }
+
+
+def _lowering_data(lowering: Lowering) -> dict[str, Any]:
+    return {
+        "op_type": lowering.op_type,
+        "domain": lowering.domain,
+        "operands": lowering.operands,
+        "pairs": list(lowering.pairs),
+        "per_channel": lowering.per_channel,
+    }
+
+
+def target_table(targets: Iterable[Target]) -> str:
+    """Return one line for each target."""
+    return columns([[target.name, target.summary] for target in targets], ["target", "what it is"])
+
+
+def target_detail(target: Target) -> str:
+    """Return one target in full."""
+    rows = [[key, value] for key, value in _datasheet(target).items()]
+    blocks = [f"{target.name}: {target.summary}", columns(rows, indent="  ")]
+    for head, kept in (
+        ("kept in float", target.stays_float),
+        ("kept in float without data", target.dynamic_stays_float),
+        ("is refused", target.refuses),
+    ):
+        if kept:
+            lines = [f"  {reason}: {', '.join(ops)}" for reason, ops in _by_reason(kept).items()]
+            blocks.append("\n".join([f"{head}:", *lines]))
+    for head, said in _words(target).items():
+        blocks.append("\n".join([f"{head}:", *(f"  {line}" for line in said)]))
+    return "\n\n".join(blocks)
+
+
+def _by_reason(kept: Mapping[str, str]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for op, reason in sorted(kept.items()):
+        reasons.setdefault(reason, []).append(op)
+    return reasons
+
+
+def _words(target: Target) -> dict[str, tuple[str, ...]]:
+    """Return what the sheet says in sentences."""
+    words = {
+        "limits": target.limits,
+        "placement": target.placement,
+        "preparation": target.preparation,
+        "sources": target.sources,
+    }
+    return {head: lines for head, lines in words.items() if lines}
+
+
+def _datasheet(target: Target) -> dict[str, str]:
+    def listed(names: Iterable[str]) -> str:
+        return ", ".join(sorted(names)) or "none"
+
+    return {
+        "formats": ", ".join(style.value for style in target.styles),
+        "activation types": ", ".join(target.activation_types),
+        "weight types": ", ".join(target.weight_types),
+        "default with data": _recipe(target.static_recipe.activations, target.static_recipe.weights),
+        "default without": _recipe(target.dynamic_recipe.activations, target.dynamic_recipe.weights),
+        "quantized": listed(target.products),
+        "quantized without data": listed(target.dynamic_products),
+        "between quantized ones": listed(target.followers),
+        "moved as integers": listed(target.moves),
+        "recurrent": listed(target.recurrent),
+        **_accepted(target),
+    }
+
+
+def _accepted(target: Target) -> dict[str, str]:
+    """Return what the target accepts of scales, zero points, biases and types by operator."""
+    only = target.channel_ops
+    blocks = target.block_ops
+    zero = [what for what, must in (("activations", target.symmetric_activations),
+                                    ("weights", target.symmetric_weights)) if must]  # fmt: skip
+    found = {
+        "scales of weights": ", ".join(target.granularities)
+        + (f"; per channel in {', '.join(sorted(only))} alone" if only is not None else "")
+        + (f"; in blocks in {', '.join(sorted(blocks))} alone" if blocks is not None else ""),
+        "zero points": f"0 for {' and '.join(zero)}" if zero else "any",
+        "biases": "int32, or float" if target.int32_biases else "float",
+    }
+    for types in sorted(set(target.op_types.values())):
+        ops = sorted(op for op, legal in target.op_types.items() if legal == types)
+        found[f"activations of {', '.join(ops)}"] = ", ".join(types)
+    for types in sorted(set(target.kernels.values())):
+        ops = sorted(op for op, legal in target.kernels.items() if legal == types)
+        found[f"integer kernels for {', '.join(types)}"] = ", ".join(ops)
+    if target.least_range is not None:
+        found["narrowest range"] = f"{target.least_range:g}"
+    if target.newest_opset is not None:
+        found["newest opset"] = str(target.newest_opset)
+    if target.saturates:
+        found["sums"] = "pairs of products are added in 16 bits, so weights use 7 bits"
+    return found
+
+
+def _recipe(activations: Any, weights: Any) -> str:
+    reduced = " in reduced range" if weights.reduce_range else ""
+    return f"activations {scheme_text(activations)}, weights {scheme_text(weights)}{reduced}"
+
+
+def target_data(target: Target) -> dict[str, Any]:
+    """Return one target as plain data."""
+    return {
+        "name": target.name,
+        "summary": target.summary,
+        "formats": [style.value for style in target.styles],
+        "activation_types": list(target.activation_types),
+        "weight_types": list(target.weight_types),
+        "static_recipe": target.static_recipe.to_dict(),
+        "dynamic_recipe": target.dynamic_recipe.to_dict(),
+        "products": sorted(target.products),
+        "dynamic_products": sorted(target.dynamic_products),
+        "followers": sorted(target.followers),
+        "moves": sorted(target.moves),
+        "recurrent": sorted(target.recurrent),
+        "stays_float": dict(target.stays_float),
+        "dynamic_stays_float": dict(target.dynamic_stays_float),
+        "refuses": dict(target.refuses),
+        "granularities": list(target.granularities),
+        "channel_ops": sorted(target.channel_ops) if target.channel_ops is not None else None,
+        "block_ops": sorted(target.block_ops) if target.block_ops is not None else None,
+        "symmetric_activations": target.symmetric_activations,
+        "symmetric_weights": target.symmetric_weights,
+        "int32_biases": target.int32_biases,
+        "least_range": target.least_range,
+        "op_types": {op: list(types) for op, types in target.op_types.items()},
+        "kernels": {op: list(types) for op, types in sorted(target.kernels.items())},
+        "newest_opset": target.newest_opset,
+        "saturates": target.saturates,
+        **{head: list(lines) for head, lines in _words(target).items()},
+    }
+
+
+_OPS_INTRO = """\
+# Operators
+
+Generated from the op table (`src/octavo/ops/table.py`) and the targets by `make docs`; do not edit.
+
+Every operator below can be quantized in QDQ format; where a column names an operator, that is what it becomes
+in QOperator or Integer format. An operator that is not listed is kept in float, and the result says so.
+Whether quantizing an operator *pays off* is decided by the target: [targets.md](targets.md) has a sheet for
+each.
+"""
+
+
+def ops_markdown(rules: Iterable[OpRule]) -> str:
+    """Return the page ``docs/ops.md``."""
+    known = sorted(rules, key=_order)
+    parts = [_OPS_INTRO.rstrip()]
+    for kind in Kind:
+        rows = [_row(rule) for rule in known if rule.kind is kind]
+        if rows:
+            parts.append(f"## {kind.value.capitalize()}")
+            parts.append(KINDS[kind][0].upper() + KINDS[kind][1:] + ".")
+            parts.append(
+                markdown_table(rows, ["operator", "inputs", "QDQ", "QOperator", "Integer", "remarks"])
+            )
+    return "\n\n".join(parts) + "\n"
+
+
+_TARGETS_INTRO = """\
+# Targets
+
+Generated from the datasheets (`src/octavo/targets/`) by `make docs`; do not edit.
+
+A target says what a runtime on some hardware accepts, what it makes fast, and the recipe that follows:
+
+```console
+$ octavo targets
+$ octavo targets tensorrt
+$ octavo quantize model.onnx -o model.trt.onnx --data calib.npz --target tensorrt
+$ octavo lint model.trt.onnx --target tensorrt
+```
+
+What a target does not accept is kept in float, and the plan says why. A request that contradicts the target,
+such as uint8 activations for TensorRT, is an error that names the nearest choice.
+
+`ort-cpu`, the default, is the sheet of the CPU that Octavo runs on: `ort-cpu-vnni`, `ort-cpu-avx2` or
+`ort-cpu-arm64`. Where the CPU is not known, it is `ort-cpu-avx2`, which is right on both kinds of x86-64.
+"""
+
+
+def targets_markdown(targets: Iterable[Target]) -> str:
+    """Return the page ``docs/targets.md``; ``ort-cpu`` is one of the others and depends on the machine."""
+    sheets = [target for target in targets if target.name != "ort-cpu"]
+    parts = [
+        _TARGETS_INTRO.rstrip(),
+        markdown_table([[t.name, t.summary] for t in sheets], ["target", "what it is"]),
+    ]
+    for target in sheets:
+        parts += [f"## `{target.name}`", f"{target.summary}.", _target_markdown(target)]
+        for head, lines in _words(target).items():
+            parts.append(f"{head.capitalize()}:\n\n" + "\n".join(f"- {line}" for line in lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(rule: OpRule) -> list[str]:
+    remarks = [rule.note] if rule.note else []
+    if rule.refuse is not None:
+        remarks.append(f"exceptions: {_first_sentence(rule.refuse)}")
+    return [
+        op_name(rule),
+        _inputs(rule),
+        *(lowering_text(rule, style) for style in Style),
+        "; ".join(remarks),
+    ]
+
+
+def _target_markdown(target: Target) -> str:
+    rows = [[key, value] for key, value in _datasheet(target).items()]
+    for what, kept in (
+        ("kept in float", target.stays_float),
+        ("kept in float without data", target.dynamic_stays_float),
+        ("refused", target.refuses),
+    ):
+        rows += [[what, f"{', '.join(ops)}: {reason}"] for reason, ops in _by_reason(kept).items()]
+    return markdown_table(rows, ["what", "value"])

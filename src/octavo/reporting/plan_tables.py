@@ -1,0 +1,124 @@
+"""A plan in words: which nodes become what, where a tensor gets its parameters, what is kept in float."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from octavo.core import codec
+from octavo.core.plan import Bounded, Constant, Derived, Dynamic, Entry, Fixed, Key, Measured, Plan, Shared
+from octavo.reporting.summary import (
+    compressed_lines,
+    fused_line,
+    headline,
+    kept_float,
+    kept_lines,
+    type_text,
+)
+from octavo.reporting.text import clean, columns, many, markdown_table, some, tally
+
+
+def entry_text(entry: Entry) -> str:
+    """Return an entry in words: ``uint8 measured by min/max``, ``int8/channel from its values (rtn)``."""
+    match entry:
+        case Measured(scheme):
+            method = method_words(codec.method_text(scheme.method))
+            return f"{type_text(scheme.qtype, scheme.granularity)} measured by {method}"
+        case Bounded(scheme, low, high):
+            return f"{type_text(scheme.qtype, scheme.granularity)} bounded by {low:g} … {high:g}"
+        case Shared(tensor, reader):
+            return f"same as {Key(tensor, reader)}"
+        case Derived(x, w):
+            return f"int32, scale of {Key(*x)} × scale of {Key(*w)}"
+        case Fixed(scheme):
+            return f"{type_text(scheme.qtype, scheme.granularity)} as given"
+        case Constant(scheme, algorithm):
+            return f"{type_text(scheme.qtype, scheme.granularity)} from its values ({algorithm or 'rtn'})"
+        case Dynamic(qtype, twice, by_row):
+            split = " split into high and low part" if twice else ""
+            rows = ", a scale for each row" if by_row else ""
+            return f"{qtype}{split}{rows}, range found while the model runs"
+
+
+_METHOD_NAMES = {"minmax": "min/max", "mse": "MSE"}
+
+
+def method_words(method: str | Mapping[str, Any]) -> str:
+    """Return a calibration method of a recipe in words: ``averaged min/max``, ``percentile 99.99``."""
+    if isinstance(method, str):
+        name, _, setting = method.partition(":")
+        return f"{_METHOD_NAMES.get(name, name)}{f' {setting}' if setting else ''}"
+    ((name, settings),) = method.items()
+    words = [
+        key.replace("_", " ") if value is True else f"{key.replace('_', ' ')} {value}"
+        for key, value in settings.items()
+        if value is not False and (name, key) != ("minmax", "average")
+    ]
+    averaged = "averaged " if name == "minmax" and settings.get("average") else ""
+    return averaged + ", ".join([_METHOD_NAMES.get(name, name), *words])
+
+
+def plan_table(plan: Plan, *, tensors: bool = False) -> str:
+    """Return what will be done and what is kept in float; with ``tensors`` a line for each tensor as well."""
+    blocks = [headline(plan)]
+    becomes: dict[tuple[str, str], list[str]] = {}
+    for name, node in plan.nodes.items():
+        becomes.setdefault((node.op_type, node.lowering), []).append(name)
+    rows = [
+        [len(names), op_type, lowering if lowering != op_type else "", some(names)]
+        for (op_type, lowering), names in sorted(becomes.items(), key=lambda item: (-len(item[1]), item[0]))
+    ]
+    if rows:
+        blocks.append(columns(rows, ["nodes", "op type", "becomes", "names"]))
+    if plan.fused:
+        blocks.append(fused_line(plan))
+    if plan.skipped:
+        blocks.append("\n".join(kept_lines(plan)))
+    blocks += compressed_lines(plan)
+    if tensors and (plan.entries or plan.compressed):
+        blocks.append(columns(_tensors(plan), ["tensor", "how"]))
+    else:
+        blocks.append(_tensor_counts(plan))
+    notes = [f"note: {clean(note, 600)}" for note in plan.notes]
+    if plan.opset > 13:
+        notes.append(f"note: its types need opset {plan.opset}; an older model is converted")
+    if notes:
+        blocks.append("\n".join(notes))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _tensors(plan: Plan) -> list[list[str]]:
+    """Return every tensor that is quantized or compressed, and how."""
+    compressed = [
+        [name, f"{type_text(one.scheme.qtype, one.scheme.granularity)} from its values, dequantized at load"]
+        for name, one in plan.compressed.items()
+    ]
+    return [[str(key), entry_text(entry)] for key, entry in plan.entries.items()] + compressed
+
+
+def _tensor_counts(plan: Plan) -> str:
+    kinds = Counter(type(entry).__name__.lower() for entry in plan.entries.values())
+    if not kinds:
+        return ""
+    return f"{many(len(plan.entries), 'tensor')}: {tally(kinds)}; calibration measures {len(plan.needs())}"
+
+
+def plan_markdown(plan: Plan) -> str:
+    """Return the same as Markdown, with every tensor."""
+    parts = [f"# Plan: {headline(plan)}"]
+    nodes = [[name, node.op_type, node.lowering] for name, node in plan.nodes.items()]
+    if nodes:
+        parts += ["## Quantized", markdown_table(nodes, ["node", "op type", "becomes"])]
+    kept = [
+        [n.node, n.op_type, n.reason]
+        for group in kept_float(plan.skipped)
+        for n in plan.skipped
+        if n.reason == group.reason
+    ]
+    if kept:
+        parts += ["## Kept in float", markdown_table(kept, ["node", "op type", "reason"])]
+    tensors = _tensors(plan)
+    if tensors:
+        parts += ["## Tensors", markdown_table(tensors, ["tensor", "how"])]
+    return "\n\n".join(parts) + "\n"

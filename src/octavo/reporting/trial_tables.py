@@ -1,0 +1,122 @@
+"""Trials as text: what was tried, what it gave, what was chosen, and which layers lose most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.core.wilson import wilson_half_width
+from octavo.reporting.figures import (
+    NONE,
+    counted_share_text,
+    decibels_text,
+    metric_text,
+    metric_title,
+    number,
+    speed_text,
+)
+from octavo.reporting.text import clean, columns, many, markdown_table, size
+
+_LISTED_LAYERS = 8  # of those that lose most
+_LAYER_HEAD = ("layer", "op type", "SQNR dB")
+_FEW_SAMPLES = 32  # held back; with fewer, a share is told with its interval
+
+
+def best_trial(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the trial that was chosen."""
+    found = (trial for trial in data.get("trials") or () if trial["name"] == data.get("best"))
+    return next(found, None)
+
+
+def requirements(demands: Mapping[str, Any]) -> list[str]:
+    """Return what was required of a result, in words."""
+    words = []
+    least = number(demands.get("min_sqnr"))
+    if demands.get("max_drop") is not None:
+        words.append(f"at most {demands['max_drop']} lost in the task")
+    if least is not None and math.isfinite(least):
+        words.append(f"SQNR ≥ {least:g} dB")
+    for key, what in (("min_speed", "speed ≥"), ("max_size", "size ≤")):
+        value = number(demands.get(key))
+        if value is not None and math.isfinite(value) and value > 0:
+            words.append(f"{what} {value:g} × float")
+    return words
+
+
+def trials_table(data: Mapping[str, Any]) -> str:
+    """Return all trials with their figures, the chosen one marked, and the reason."""
+    lines = [columns(_rows(data), _head(data))]
+    lines += [f"  {clean(t['name'])}: {clean(t['error'])}" for t in data["trials"] if t["error"]]
+    lines.append(("\nchosen: " if data["met"] else "\n") + clean(data["reason"], 4000))
+    lines += reliability(data)
+    lines += [clean(note, 400) for note in data.get("notes") or ()]
+    layers = _layer_rows(data)
+    if layers:
+        lines += ["\nlayers that lose most by themselves:", columns(layers, _LAYER_HEAD)]
+    return "\n".join(lines)
+
+
+def reliability(data: Mapping[str, Any]) -> list[str]:
+    """Return how many samples the choice rests on, and how little few of them say."""
+    held = int(data["held_back"])
+    if not held:
+        return []
+    text = f"compared with float on {many(held, 'sample')} that calibration has not seen"
+    best = best_trial(data)
+    same = number(best.get("agreement")) if best is not None else None
+    if held < _FEW_SAMPLES and same is not None:
+        width = 100 * wilson_half_width(same, sample_count(best or {}, held))
+        text += f": the share of equal classes is known to ± {width:.0f} points; give more data to narrow it"
+    return [text]
+
+
+def trials_markdown(data: Mapping[str, Any]) -> str:
+    """Return the same in Markdown."""
+    parts = ["## What was tried", markdown_table(_rows(data), _head(data)), clean(data["reason"], 4000)]
+    parts += reliability(data)
+    layers = _layer_rows(data)
+    if layers:
+        parts += ["## Layers that lose most", markdown_table(layers, _LAYER_HEAD)]
+    return "\n\n".join(parts)
+
+
+def _layer_rows(data: Mapping[str, Any]) -> list[list[str]]:
+    layers = list(data.get("layers") or ())[:_LISTED_LAYERS]
+    return [[row["node"], row["op_type"], decibels_text(row["sqnr_db"], "")] for row in layers]
+
+
+def sample_count(trial: Mapping[str, Any], held: int) -> int:
+    """Return the samples that an agreement rests on: positions of one sample are not independent."""
+    return max(1, min(int(trial.get("places") or held), held))
+
+
+def _score_name(data: Mapping[str, Any]) -> str | None:
+    return next((trial["score"]["name"] for trial in data["trials"] if trial.get("score")), None)
+
+
+def _head(data: Mapping[str, Any]) -> Sequence[str]:
+    score = _score_name(data)
+    task = [metric_title(score)] if score is not None else []
+    return ["", "tried", "speed to float", "SQNR dB", "same class", *task, "size", "to float"]
+
+
+def _rows(data: Mapping[str, Any]) -> list[list[str]]:
+    held, scored = int(data["held_back"]), _score_name(data) is not None
+    return [_row(trial, data, held, scored) for trial in data["trials"]]
+
+
+def _row(trial: Mapping[str, Any], data: Mapping[str, Any], held: int, scored: bool) -> list[str]:
+    same, score = number(trial["agreement"]), trial.get("score")
+    weight = trial["bytes"] / data["float_bytes"] if trial["bytes"] and data["float_bytes"] else None
+    task = metric_text(score["name"], score["value"], bool(score.get("percent"))) if score else NONE
+    return [
+        "→" if trial["name"] == data["best"] else "",
+        clean(trial["name"]),
+        speed_text(trial["speed"]),
+        decibels_text(trial["sqnr_db"], ""),
+        counted_share_text(same, sample_count(trial, held) if held else 0),
+        *([task] if scored else []),
+        size(trial["bytes"]) if trial["bytes"] is not None else NONE,
+        f"{weight:.2f} ×" if weight is not None else "",
+    ]

@@ -1,0 +1,84 @@
+"""The end of the time that a search may take, looked at wherever work reports its progress.
+
+Calibration, steps, comparison and timing call a progress function again and again. The one that
+:meth:`Deadline.checked` wraps raises :class:`OutOfTime` when the time is over, which ends the trial under
+way. The first usable result always has time: until there is one, nothing is stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+Progress = Callable[[str, int, int | None], None]
+
+
+def processor_seconds() -> float:
+    """The processor time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+class OutOfTime(BaseException):
+    """The time of a search is over.
+
+    Not an ``Exception``: code that goes on after a failure must not go on after this.
+    """
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The seconds that a search may take."""
+
+    seconds: float
+    counts_waiting: bool = True  # also those in which other programs had the processor
+
+
+@dataclass
+class Deadline:
+    """When a search has to end; without a limit, never."""
+
+    limit: Limit | None = None
+    is_armed: bool = False  # once there is a result to fall back on
+    began: float = field(default_factory=time.monotonic)
+    began_cpu: float = field(default_factory=processor_seconds)
+
+    @classmethod
+    def after(cls, limit: Limit | float | None) -> Deadline:
+        """So many seconds from now."""
+        return cls(Limit(limit) if isinstance(limit, int | float) else limit)
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds that have passed, as the limit counts them."""
+        wall = time.monotonic() - self.began
+        if self.limit is None or self.limit.counts_waiting:
+            return wall
+        return min(wall, processor_seconds() - self.began_cpu)
+
+    @property
+    def seconds_left(self) -> float:
+        """The time that is left; endless as long as nothing may be stopped."""
+        return self.limit.seconds - self.elapsed if self.limit is not None and self.is_armed else math.inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further trial may start."""
+        return self.seconds_left <= 0
+
+    def check(self) -> None:
+        """Raise where the time is over."""
+        if self.is_over:
+            raise OutOfTime
+
+    def checked(self, progress: Progress) -> Progress:
+        """A progress function that reports and then looks at the time."""
+
+        def report(phase: str, done: int, total: int | None) -> None:
+            progress(phase, done, total)
+            self.check()
+
+        return report

@@ -1,0 +1,72 @@
+"""A task that trials are evaluated on: its first figure, beside the float model's on the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from octavo.calibration.engines import Engine
+from octavo.errors import RecipeError
+from octavo.evaluation.evaluator import evaluate
+from octavo.evaluation.scores import Evaluation
+from octavo.evaluation.task import Task
+from octavo.model.files import io
+from octavo.tuning.trial import Score
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class TaskCheck:
+    """A task of ``octavo.evaluate``, with its data and options."""
+
+    task: str | Task | Callable[..., float]
+    data: Any
+    samples: int | None = None
+    batch: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TaskChecker:
+    """Evaluates trials on a task; the float model is evaluated once."""
+
+    def __init__(
+        self, check: TaskCheck, model: io.ModelSource, engine: Engine, progress: Progress | None = None
+    ) -> None:
+        if check.task == "agreement":
+            raise RecipeError(
+                "The task 'agreement' has no figure of the float model that could drop; choose another task,"
+                " or demand fidelity itself with --min-sqnr."
+            )
+        self._check, self._engine, self._progress = check, engine, progress
+        self._float = self._evaluated(model)
+
+    def score(self, path: Path) -> Score:
+        """A trial's figure."""
+        found = self._evaluated(path)
+        score = found.scores[0]
+        return Score(
+            score.name,
+            score.value,
+            self._float.scores[0].value,
+            score.higher_is_better,
+            score.percent,
+            score.low,
+            score.high,
+            found.samples,
+        )
+
+    def _evaluated(self, model: io.ModelSource) -> Evaluation:
+        check = self._check
+        return evaluate(
+            model,
+            check.data,
+            check.task,
+            samples=check.samples,
+            batch=check.batch,
+            engine=self._engine,
+            progress=self._progress,
+            **check.options,
+        )

@@ -1,0 +1,303 @@
+"""Every method on any data: what it may cost, what it keeps, and what a brute-force search finds."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo.calibration import narrow_ranges, narrow_ranges_note, read
+from octavo.calibration.methods.entropy import best_threshold, clipping, magnitudes
+from octavo.calibration.statistics import HistogramState
+from octavo.core import affine
+from octavo.core.qtypes import FLOAT8E4M3FN, INT4, INT8, INT16, UINT8
+from octavo.core.scheme import MSE, Auto, Distribution, Entropy, Method, MinMax, Percentile, Scheme
+from octavo.core.stats import Range
+from octavo.quantization import QuantType, calibrate
+from octavo.quantization._errors import QuantizationWarning
+
+Array = npt.NDArray[np.float32]
+SCHEMES = (
+    Scheme(UINT8),
+    Scheme(INT8, symmetric=True),
+    Scheme(INT4),
+    Scheme(INT16),
+    Scheme(UINT8, restricted=True),
+)
+FEW = settings(max_examples=40, deadline=None)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Array:
+    """Values as tensors have them: any center, any spread, tails, spikes of zeros, outliers, few or many."""
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 30)))
+    size = draw(st.sampled_from([5, 60, 1000, 20_000]))
+    kind = draw(st.sampled_from(["normal", "uniform", "laplace", "student", "lognormal", "steps", "two"]))
+    drawn: dict[str, Any] = {
+        "normal": rng.standard_normal,
+        "uniform": lambda n: rng.uniform(-1, 1, n),
+        "laplace": lambda n: rng.laplace(size=n),
+        "student": lambda n: rng.standard_t(2, n),
+        "lognormal": lambda n: rng.lognormal(size=n),
+        "steps": lambda n: rng.integers(-5, 6, n).astype(float),
+        "two": lambda n: rng.choice([0.3, 7.0], n, p=[0.9, 0.1]),
+    }
+    values = drawn[kind](size) * draw(st.sampled_from([1e-3, 0.1, 1.0, 40.0]))
+    values += draw(st.sampled_from([0.0, 0.5, 3.0, -3.0, 200.0])) * np.std(values)
+    shape = draw(st.sampled_from(["as it is", "relu", "sigmoid", "absolute"]))
+    if shape == "relu":
+        values = np.maximum(values, 0)
+    elif shape == "sigmoid":
+        values = 1 / (1 + np.exp(-np.clip(values, -50, 50)))
+    elif shape == "absolute":
+        values = -np.abs(values)
+    outliers = draw(st.sampled_from([0, 0, 1, 3]))
+    if outliers:
+        values[:outliers] = np.max(np.abs(values)) * rng.choice([-20, 20], outliers)
+    return np.asarray(values, np.float32)
+
+
+def state_of(values: Array) -> HistogramState:
+    state = HistogramState()
+    state.update(values)
+    return state
+
+
+def error_of(values: Array, found: Range, scheme: Scheme) -> float:
+    """The root of the mean squared error of the values after quantization, one by one in float64."""
+    params = affine.from_range(found.low, found.high, scheme)
+    scale, zero = np.float64(params.scale), np.float64(params.zero_point)
+    qmin, qmax = scheme.qtype.limits(symmetric=scheme.symmetric, reduced=scheme.reduce_range)
+    wide = values.astype(np.float64)
+    quantized = np.clip(np.rint(wide / scale) + zero, qmin, qmax)
+    return math.sqrt(np.mean(((quantized - zero) * scale - wide) ** 2))
+
+
+def error_of_extremes(values: Array, scheme: Scheme) -> float:
+    """The error of min-max; values that happen to lie on its steps count as evenly spread between them."""
+    found = Range(float(values.min()), float(values.max()))
+    step = float(affine.from_range(found.low, found.high, scheme).scale)
+    return max(error_of(values, found, scheme), step / math.sqrt(12.0))
+
+
+METHODS = (Entropy(), Entropy(1024, 128), Entropy(64, 64), MSE(), Auto(), Distribution())
+
+
+@FEW
+@given(tensors(), st.sampled_from(METHODS), st.sampled_from(SCHEMES))
+def test_the_error_of_any_method_is_at_most_three_times_that_of_min_max(
+    values: Array, method: Method, scheme: Scheme
+) -> None:
+    found = read(state_of(values), scheme.but(method=method))
+    assert error_of(values, found, scheme) <= 3.0 * error_of_extremes(values, scheme) * (1 + 1e-6)
+
+
+COARSE = tuple(scheme for scheme in SCHEMES if scheme.qtype.bits <= 8)  # steps wider than a histogram's bins
+
+
+@FEW
+@given(tensors(), st.sampled_from(COARSE))
+def test_the_usual_percentile_errs_at_most_three_times_as_much_as_min_max(
+    values: Array, scheme: Scheme
+) -> None:
+    found = read(state_of(values), scheme.but(method=Percentile(99.999)))
+    assert error_of(values, found, scheme) <= 3.0 * error_of_extremes(values, scheme) * (1 + 1e-6)
+
+
+@FEW
+@given(tensors(), st.sampled_from(COARSE))
+def test_least_squares_and_auto_are_no_worse_than_min_max(values: Array, scheme: Scheme) -> None:
+    most = 1.05 * error_of_extremes(values, scheme)
+    for method in (MSE(), Auto()):
+        assert error_of(values, read(state_of(values), scheme.but(method=method)), scheme) <= most
+
+
+@FEW
+@given(tensors(), st.sampled_from([60.0, 90.0, 99.0, 99.9, 99.999]), st.booleans())
+def test_a_percentile_keeps_at_least_its_share_of_the_values(
+    values: Array, percent: float, symmetric: bool
+) -> None:
+    scheme = Scheme(INT8 if symmetric else UINT8, symmetric=symmetric, method=Percentile(percent))
+    state = state_of(values)
+    found = read(state, scheme)
+    room = state.width  # the range is known to within a bin
+    kept = np.mean((values >= found.low - room) & (values <= found.high + room))
+    assert kept >= percent / 100 - 1 / len(values)
+    assert values.min() <= found.low <= found.high <= values.max()
+
+
+@FEW
+@given(tensors())
+def test_a_distribution_has_the_extremes_and_the_standard_deviation(values: Array) -> None:
+    found = read(state_of(values), Scheme(FLOAT8E4M3FN, symmetric=True, method=Distribution()))
+    assert (found.low, found.high) == (values.min(), values.max())
+    assert found.std == pytest.approx(np.std(values.astype(np.float64)), rel=0.02, abs=state_of(values).width)
+
+
+def divergence_by_definition(counts: npt.NDArray[np.float64], size: int, levels: int) -> float:
+    """KL(P || Q) with loops, and what the values cut off diverge."""
+    reference = counts[:size].copy()
+    reference[-1] += counts[size:].sum()
+    quantized = np.zeros(size)
+    for level in range(levels):
+        start, stop = level * size // levels, (level + 1) * size // levels
+        filled = reference[start:stop] > 0
+        if filled.any():
+            quantized[start:stop][filled] = counts[start:stop].sum() / filled.sum()
+    used = reference > 0
+    if not quantized.any() or not np.all(quantized[used] > 0):
+        return math.inf
+    p, q = reference / reference.sum(), quantized / quantized.sum()
+    return float(np.sum(p[used] * np.log(p[used] / q[used])) - math.log(counts[:size].sum() / counts.sum()))
+
+
+@FEW
+@given(tensors())
+def test_entropy_is_as_good_as_trying_every_threshold(values: Array) -> None:
+    bins, levels, scheme = 128, 16, Scheme(INT8, symmetric=True)
+    counts, width = magnitudes(state_of(values), bins)
+    if len(counts) <= levels:
+        return
+    error = error_of_extremes(values, scheme) ** 2
+    without_spike = counts.copy()
+    without_spike[0] = min(counts[0], counts[1])
+    centers = (np.arange(len(counts)) + 0.5) * width
+    found = []
+    for size in range(levels, len(counts) + 1):
+        beyond = counts[size:] @ ((centers[size:] - size * width) ** 2 + width**2 / 12) / counts.sum()
+        assert clipping(counts, width)[size] == pytest.approx(beyond, rel=1e-6, abs=1e-9 * error)
+        allowed = beyond <= 8.0 * error
+        found.append(divergence_by_definition(without_spike, size, levels) if allowed else math.inf)
+    chosen = best_threshold(counts, width, levels, error)
+    assert found[round(chosen / width) - levels] <= min(found) + 1e-9
+
+
+@FEW
+@given(tensors(), st.sampled_from([(512, 64), (1024, 128), (2048, 128)]))
+def test_entropy_keeps_at_least_what_its_divergence_is_worth(values: Array, size: tuple[int, int]) -> None:
+    scheme = Scheme(UINT8, method=Entropy(*size))
+    state = state_of(values)
+    found = read(state, scheme)
+    counts, width = magnitudes(state, size[0])
+    if len(counts) <= size[1]:
+        return
+    counts[0] = min(counts[0], counts[1])
+    threshold = max(-found.low, found.high)
+    kept = counts[: max(math.ceil(threshold / width), size[1])].sum() / counts.sum()
+    upto = max(math.ceil(threshold / width), size[1])
+    assert kept >= math.exp(-divergence_by_definition(counts, upto, size[1])) - 1e-9
+
+
+@pytest.mark.parametrize("bins", [128, 512, 2048])
+@pytest.mark.parametrize("name", ["normal around 3", "sigmoid", "pixels", "negative"])
+def test_data_away_from_zero_keeps_its_range_by_entropy(name: str, bins: int) -> None:
+    rng = np.random.default_rng(0)
+    values = {
+        "normal around 3": rng.normal(3, 0.5, 50_000),
+        "sigmoid": 1 / (1 + np.exp(-rng.normal(1, 1, 50_000))),
+        "pixels": rng.uniform(16, 235, 50_000),
+        "negative": rng.normal(-5, 0.1, 50_000),
+    }[name].astype(np.float32)
+    for levels in (64, 128):
+        found = read(state_of(values), Scheme(UINT8, method=Entropy(bins, levels)))
+        assert np.mean((values >= found.low) & (values <= found.high)) > 0.99
+
+
+# ---- the drop-in
+
+
+def by_collector(package: Any, values: Array, method: str, bins: int, symmetric: bool) -> Range:
+    collector = package.HistogramCollector(method, symmetric, bins, 128, 99.999, "same")
+    collector.collect({"x": [values]})
+    found = collector.compute_collection_result()["x"]
+    low, high = found.range_value if hasattr(found, "range_value") else found[:2]
+    return Range(float(low), float(high))
+
+
+@FEW
+@given(tensors(), st.sampled_from([128, 512, 2048]))
+def test_the_collector_errs_at_most_three_times_as_much_as_min_max_at_any_bin_count(
+    values: Array, bins: int
+) -> None:
+    found = by_collector(calibrate, values, "entropy", bins, False)
+    assert error_of(values, found, Scheme(UINT8)) <= 3 * error_of_extremes(values, Scheme(UINT8)) * (1 + 1e-6)
+
+
+@pytest.mark.peer
+@settings(max_examples=15, deadline=None)
+@given(values=tensors(), bins=st.sampled_from([128, 256, 512]))
+def test_the_collector_agrees_with_stock_where_stock_is_right(values: Array, bins: int) -> None:
+    stock = pytest.importorskip("onnxruntime.quantization.calibrate")
+    if values.min() == values.max():
+        return  # stock fails there
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = by_collector(stock, values, "entropy", bins, False)
+    scheme = Scheme(UINT8)
+    ours, extremes = (
+        by_collector(calibrate, values, "entropy", bins, False),
+        error_of_extremes(values, scheme),
+    )
+    if error_of(values, theirs, scheme) <= 3 * extremes:
+        assert error_of(values, ours, scheme) <= 3 * max(extremes, error_of(values, theirs, scheme))
+        if bins == 128:  # as many bins as levels: one threshold to choose from
+            assert ours[:2] == pytest.approx(theirs[:2], rel=0.02)
+
+
+@FEW
+@given(tensors(), st.sampled_from(["entropy", "percentile"]))
+def test_a_symmetric_range_is_symmetric_about_zero(values: Array, method: str) -> None:
+    found = by_collector(calibrate, values, method, 512, True)
+    assert found.low == -found.high
+
+
+def test_percentiles_without_a_word_on_symmetry_end_at_the_extremes() -> None:
+    method = calibrate.CalibrationMethod.Percentile
+    unset = calibrate.calibrator_of(method, {}, _identity())
+    given_ = calibrate.calibrator_of(method, {"symmetric": True}, _identity())
+    for calibrator, expected in ((unset, (-0.5, 2.0)), (given_, (-2.0, 2.0))):
+        assert isinstance(calibrator, calibrate.HistogramCalibrater)
+        calibrator.collector.collect({"y": np.linspace(-0.5, 2.0, 1000, dtype=np.float32)})
+        found = calibrator.collector.compute_collection_result()["y"]
+        assert isinstance(found, tuple)
+        assert found[:2] == pytest.approx(expected, abs=0.01)
+
+
+def _identity() -> Any:
+    from onnx import TensorProto, helper
+
+    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+# ---- what the user is told
+
+
+def test_a_range_that_keeps_less_than_half_is_told_by_tensor() -> None:
+    values = np.linspace(1, 2, 1000, dtype=np.float32)
+    states = {"layer/x": state_of(values), "layer/y": state_of(values)}
+    narrow = narrow_ranges(states, {"layer/x": Range(1.0, 1.2), "layer/y": Range(1.0, 1.9)})
+    assert list(narrow) == ["layer/x"]
+    assert narrow["layer/x"] == pytest.approx(0.2, abs=0.01)
+    assert "'layer/x' (20%)" in narrow_ranges_note(narrow)
+
+
+def test_the_collector_warns_of_a_range_that_keeps_less_than_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.quantization._collector.read", lambda *_: Range(0.0, 1.0))
+    collector = calibrate.HistogramCollector("percentile", False, 2048, 128, 99.9, "same")
+    collector.collect({"layer/x": np.linspace(-1, 2, 1000, dtype=np.float32)})
+    with pytest.warns(QuantizationWarning, match="less than half of their values: 'layer/x' "):
+        collector.compute_collection_result()
+
+
+def test_min_max_keeps_everything() -> None:
+    state = state_of(np.linspace(-1, 2, 1000, dtype=np.float32))
+    assert not narrow_ranges({"x": state}, {"x": read(state, Scheme(UINT8, method=MinMax()))})
+    assert QuantType.QUInt8.qtype == UINT8

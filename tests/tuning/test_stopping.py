@@ -1,0 +1,97 @@
+"""What ends a search early, the time limit or Ctrl-C, leaves the best so far."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import octavo
+from octavo import pipeline
+from octavo.evaluation.timing.latency import Ratio
+from octavo.tuning import Demands, runner, search
+from octavo.tuning.deadline import Deadline, Limit, OutOfTime
+from tuning.nets import conv_and_linear, samples
+
+
+@pytest.fixture(autouse=True)
+def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = Ratio(1.5, 1.5, 1.5)
+    monkeypatch.setattr(runner, "speeds", lambda _, models, *rest, **more: [same] * len(models))
+
+
+def tune(**more: Any) -> octavo.Tuned:
+    options = {"threads": 1, "demands": Demands(min_speed=0.0), "engine": "serial", **more}
+    return octavo.tune(conv_and_linear(), samples(8), **options)
+
+
+def with_steps(monkeypatch: pytest.MonkeyPatch, happens: Any) -> None:
+    """Let something happen while a trial with steps is made."""
+    real = pipeline.quantize
+
+    def quantize(source: Any, data: Any, recipe: octavo.Recipe, target: Any, run: pipeline.Run) -> Any:
+        if recipe.steps:
+            happens(run)
+        return real(source, data, recipe, target, run)
+
+    monkeypatch.setattr(pipeline, "quantize", quantize)
+
+
+def test_a_running_trial_is_stopped_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadline = Deadline()
+    monkeypatch.setattr(search.Deadline, "after", lambda seconds: deadline)
+
+    def too_long(run: pipeline.Run) -> None:
+        deadline.limit = Limit(0)
+        run.progress("calibrate", 1, 2)
+        pytest.fail("the trial went on")
+
+    with_steps(monkeypatch, too_long)
+    tuned = tune(time_limit=60)
+    assert tuned.met
+    assert any("time was over" in (trial.error or "") for trial in tuned.trials)
+    assert any("the time of 0 s was over" in note for note in tuned.notes)
+
+
+def test_before_there_is_a_result_nothing_is_stopped() -> None:
+    late = Deadline.after(0)
+    late.checked(pipeline.silent)("calibrate", 1, 2)
+    late.is_armed = True
+    with pytest.raises(OutOfTime):
+        late.checked(pipeline.silent)("calibrate", 1, 2)
+
+
+def test_ctrl_c_keeps_the_best_so_far_under_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    def interrupted(run: pipeline.Run) -> None:
+        seen.append((tmp_path / "out.onnx").exists())
+        raise KeyboardInterrupt
+
+    with_steps(monkeypatch, interrupted)
+    tuned = tune(output=tmp_path / "out.onnx")
+    assert seen == [True]  # the first usable result was there already
+    assert tuned.met
+    assert any("stopped" in note for note in tuned.notes)
+    assert octavo.inspect(tmp_path / "out.onnx")
+
+
+def test_ctrl_c_before_the_first_result_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "quantize", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tune()
+
+
+def test_waiting_for_other_programs_does_not_count_unless_a_limit_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    default, given = Deadline.after(search.TIME_LIMIT), Deadline.after(180)
+    for deadline in (default, given):
+        deadline.is_armed = True
+        deadline.began -= 1000  # of which the processor was used for next to nothing
+    assert not default.is_over
+    assert given.is_over
