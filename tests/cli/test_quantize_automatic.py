@@ -152,7 +152,7 @@ def test_where_nothing_meets_the_promise_the_best_has_another_name(
     assert main([*AUTO, "--time-limit", "0", *demand]) == 1
     assert Path("out.onnx").read_text() == "old"
     assert octavo.inspect("out.best.onnx")
-    assert "nothing meets the demands" in capsys.readouterr().out
+    assert "no trial meets the requirements" in capsys.readouterr().out
 
 
 def test_slower_than_float_is_said(

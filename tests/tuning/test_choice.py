@@ -88,12 +88,11 @@ def test_too_slow_or_too_far_off_is_not_chosen() -> None:
     assert chosen(trial("slow", 0.9, 40), trial("wrong", 3.0, 5), trial("fair", 1.1, 20)) == "fair"
 
 
-def test_where_nothing_will_do_the_reason_names_each_trial() -> None:
+def test_where_no_trial_will_do_the_reason_names_the_closest() -> None:
     best, met, reason = pick([trial("slow", 0.9, 40), trial("wrong", 3.0, 5)], Demands())
     assert not met
     assert best.name == "slow"
-    assert "slow: 0.90 ×" in reason
-    assert "wrong: 5.0 dB" in reason
+    assert "the closest is slow: 0.90 ×" in reason
 
 
 def test_where_nothing_came_out_the_errors_are_told() -> None:

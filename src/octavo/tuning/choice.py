@@ -125,8 +125,8 @@ def pick(
         raise OutputError(f"No way of quantizing the model came out. {listed}")
     faithful = [trial for trial in ran if demands.unfaithful(trial) is None]
     best = max(faithful, key=speed) if faithful else max(ran, key=_nearest)
-    listed = "; ".join(f"{trial.name}: {missed(trial, demands, unchanged)}" for trial in trials)
-    return best, False, f"nothing meets the demands. {listed}"
+    reason = missed(best, demands, unchanged)
+    return best, False, f"no trial meets the requirements; the closest is {best.name}: {reason}"
 
 
 def _promise(trial: Trial) -> str:
