@@ -9,11 +9,12 @@ SECONDS ?= 60
 JOBS ?= 2
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help demo test test-browser test-clients test-matrix fuzz lint format docs soak load sbom bench-rewrite bench-large bench-zoo bench-speed bench-placement clean
+.PHONY: help demo test test-zoo test-browser test-clients test-matrix fuzz lint format docs soak load sbom bench-rewrite bench-large bench-zoo bench-speed bench-placement clean
 
 help:
 	@echo "make demo           quantize a small image classifier and show what it gains"
 	@echo "make test           run the tests; those of the report's page where a Chromium is found"
+	@echo "make test-zoo       run the tests that need the models of ZOO=$(ZOO)"
 	@echo "make test-browser   run the tests of the report's page; on Debian it installs Chromium first"
 	@echo "make test-clients   run projects that quantize with onnxruntime.quantization on Octavo instead"
 	@echo "make test-matrix    run the drop-in's tests with each supported release of onnxruntime and onnx"
@@ -49,6 +50,9 @@ demo: $(VENV)/.base
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 	@$(BIN)/python tests/browser/chromium.py
+
+test-zoo: $(VENV)/.dev
+	OCTAVO_ZOO_DIR=$(abspath $(ZOO)) $(BIN)/python -m pytest -n 2 -m zoo $(PYTEST_ARGS)
 
 test-browser: $(VENV)/.dev
 	@$(BIN)/python tests/browser/chromium.py --find || $(SUDO) apt-get install -y chromium

@@ -1,10 +1,14 @@
-"""The files that other repositories use: the action and the pre-commit hook."""
+"""The files that other repositories use, the action and the pre-commit hook; and the rules of our own CI."""
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
+import sys
 from pathlib import Path
+from types import ModuleType
 
+import pytest
 import yaml
 
 from octavo.cli.main import parse
@@ -24,3 +28,65 @@ def test_the_action_names_the_inputs_that_it_uses() -> None:
     assert action["runs"]["using"] == "composite"
     assert all(f"inputs.{name}" in text for name in action["inputs"])
     assert all("shell" in step or "uses" in step for step in action["runs"]["steps"])
+
+
+@pytest.fixture
+def ci(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """``scripts/ci.py`` as a module."""
+    spec = importlib.util.spec_from_file_location("ci_stages", ROOT / "scripts" / "ci.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "ci_stages", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _shell(text: str) -> tuple[str, ...]:
+    return ("sh", "-c", text)
+
+
+def test_a_stage_is_passed_failed_skipped_or_not_finished(
+    ci: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stages = [
+        ci.Stage("passes", _shell("echo '7 passed, 1 skipped in 0.12s'"), 1, decides=True),
+        ci.Stage("installs nothing", _shell("exit 1"), 1, install=(_shell("echo no network; exit 1"),)),
+        ci.Stage("lacks something", _shell("exit 1"), 1, lacks=lambda: "there is no zoo"),
+        ci.Stage("takes too long", _shell("sleep 60 & wait"), 1 / 60),
+        ci.Stage("fails", _shell("echo '1 failed, 2 passed in 3.00s'; exit 1"), 1),
+        ci.Stage("no such program", ("octavo-no-such-program",), 1),
+    ]
+    found = ci.run_stages(stages)
+    assert [one.state for one in found] == [
+        "passed",
+        "skipped",
+        "skipped",
+        "not finished",
+        "FAILED",
+        "FAILED",
+    ]
+    failures = [ci.is_failure(stage, one) for stage, one in zip(stages, found, strict=True)]
+    assert failures == [False, False, False, False, True, True]
+    assert "no network" in found[1].note
+    text = ci.table(found)
+    assert "7 passed, 1 skipped in 0.12s" in text
+    assert "there is no zoo" in text
+    assert "7 passed" in capfd.readouterr().out
+
+
+def test_where_a_deciding_stage_fails_the_others_are_skipped(ci: ModuleType) -> None:
+    stages = [
+        ci.Stage("tests", _shell("exit 3"), 1, decides=True),
+        ci.Stage("lint", _shell("sleep 60"), 1 / 60, decides=True),
+        ci.Stage("docs", _shell("exit 0"), 1),
+    ]
+    found = ci.run_stages(stages)
+    assert [one.state for one in found] == ["FAILED", "not finished", "skipped"]
+    assert [ci.is_failure(s, one) for s, one in zip(stages, found, strict=True)] == [True, True, False]
+
+
+def test_the_stages_begin_with_the_tests_and_fit_into_the_whole_time(ci: ModuleType) -> None:
+    assert [stage.name for stage in ci.STAGES if stage.decides] == ["tests", "lint"]
+    assert [stage.decides for stage in ci.STAGES[:2]] == [True, True]
+    assert "scripts/ci.py" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

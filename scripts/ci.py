@@ -1,0 +1,205 @@
+"""Run all that is checked before a change goes in, stage after stage, and print a table of what came of it.
+
+    python scripts/ci.py               # every stage
+    python scripts/ci.py docs ray      # some of them
+    python scripts/ci.py --list
+
+The tests and the lint come first and decide: where one of them fails nothing else is started. A stage whose
+tests fail fails the run. A stage that needs something that can't be installed here is skipped, with the
+reason in the table; one that runs out of its time is reported as not finished. Neither fails the run: both
+say something about the machine. Needs Python alone; each stage sets up what it needs by the Makefile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[1]
+ZOO = Path(os.environ.get("OCTAVO_ZOO_DIR") or ROOT.parent / "shared" / "zoo")
+WHOLE = 45.0  # minutes for all stages; one that would begin later is skipped
+_GRACE = 10.0  # seconds between the request to end and the end
+_TAIL = 60  # lines of output that are kept, for the reason and for pytest's closing line
+_CLOSING = re.compile(r"\b\d+ (?:passed|failed|errors?)\b.* in [\d.]+s")
+
+PASSED, FAILED, SKIPPED, UNFINISHED = "passed", "FAILED", "skipped", "not finished"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Commands that install what is needed, and the command that is judged, with their minutes."""
+
+    name: str
+    command: tuple[str, ...]
+    minutes: float
+    install: tuple[tuple[str, ...], ...] = ()
+    lacks: Callable[[], str] = lambda: ""  # what is missing on this machine, without which it is skipped
+    decides: bool = False  # nothing else is run where it fails, and it has to finish
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a stage."""
+
+    name: str
+    state: str
+    seconds: float
+    note: str
+
+
+def _no_zoo() -> str:
+    return "" if (ZOO / "evaluate.py").is_file() else f"there are no models in {ZOO}"
+
+
+def make(*words: str) -> tuple[str, ...]:
+    """A command of the Makefile."""
+    return ("make", "--no-print-directory", *words)
+
+
+STAGES = (
+    Stage("tests", make("test", "PYTEST_ARGS=-m 'not zoo'"), 40, decides=True),
+    Stage("lint", make("lint"), 15, decides=True),
+    Stage("docs, built strictly", make("docs"), 5, install=(make(".venv/.docs"),)),
+    Stage("tests with the model zoo", make("test-zoo"), 10, lacks=_no_zoo),
+)
+
+
+def run_command(command: Sequence[str], seconds: float) -> tuple[int | None, list[str]]:
+    """Run a command with its output passed on; returns its exit code, None if it was ended, and the tail."""
+    tail: collections.deque[str] = collections.deque(maxlen=_TAIL)
+    print(f"\n$ {' '.join(command)}", flush=True)
+    try:
+        child = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        return 127, [f"{command[0]}: {error.strerror}"]
+    reader = threading.Thread(target=_pass_on, args=(child.stdout, tail), daemon=True)
+    reader.start()
+    code: int | None
+    try:
+        code = child.wait(timeout=max(seconds, 1.0))
+    except subprocess.TimeoutExpired:
+        code = None
+    finally:
+        _end(child)
+    reader.join(timeout=_GRACE)  # something that was left running may still hold the pipe
+    return code, list(tail)
+
+
+def _pass_on(stream: IO[bytes] | None, tail: collections.deque[str]) -> None:
+    for line in stream or ():
+        text = line.decode("utf-8", "replace")
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        if text.strip():
+            tail.append(text.rstrip())
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End the command and all that it started: the group of processes is its own."""
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=_GRACE)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def run_stage(stage: Stage, left: float) -> Outcome:
+    """Run a stage in its minutes, or in the seconds that are left if these are fewer."""
+    begin = time.monotonic()
+
+    def outcome(state: str, note: str = "") -> Outcome:
+        return Outcome(stage.name, state, time.monotonic() - begin, note)
+
+    limit = min(60 * stage.minutes, left)
+    if limit <= 0:
+        return outcome(UNFINISHED if stage.decides else SKIPPED, f"no time is left of {WHOLE:g} minutes")
+    if reason := stage.lacks():
+        return outcome(SKIPPED, reason)
+    for command in stage.install:
+        code, tail = run_command(command, limit - (time.monotonic() - begin))
+        if code != 0:
+            how = "took too long" if code is None else "failed"
+            return outcome(SKIPPED, f"'{' '.join(command)}' {how}: {tail[-1] if tail else 'no output'}")
+    code, tail = run_command(stage.command, limit - (time.monotonic() - begin))
+    note = next((line.strip("= ") for line in reversed(tail) if _CLOSING.search(line)), "")
+    if code is None:
+        return outcome(UNFINISHED, f"ended after {limit / 60:.0f} minutes")
+    if code != 0:
+        return outcome(FAILED, note or (tail[-1] if tail else f"exit code {code}"))
+    return outcome(PASSED, note)
+
+
+def run_stages(stages: Sequence[Stage]) -> list[Outcome]:
+    """Run stages one after the other; once a deciding one has not passed, the others are skipped."""
+    end = time.monotonic() + 60 * WHOLE
+    found: list[Outcome] = []
+    stopped = ""
+    for stage in stages:
+        if stopped and not stage.decides:
+            found.append(Outcome(stage.name, SKIPPED, 0.0, f"{stopped} did not pass"))
+            continue
+        outcome = run_stage(stage, end - time.monotonic())
+        found.append(outcome)
+        if stage.decides and outcome.state != PASSED:
+            stopped = stopped or stage.name
+    return found
+
+
+def is_failure(stage: Stage, outcome: Outcome) -> bool:
+    """Whether a stage fails the run: its tests failed, or it decides and did not pass."""
+    return outcome.state == FAILED or (stage.decides and outcome.state != PASSED)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The table at the end: stage, state, time, and what to know of it."""
+    width = max(60, shutil.get_terminal_size((140, 24)).columns)
+    lines = [f"{'stage':32} {'state':13} {'time':>8}  note"]
+    for one in outcomes:
+        clock = f"{one.seconds // 60:.0f}:{one.seconds % 60:02.0f}"
+        lines.append(f"{one.name:32} {one.state:13} {clock:>8}  {one.note}"[:width].rstrip())
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the stages that are named, or all; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("stages", nargs="*", help="parts of the names of stages; all where none is given")
+    parser.add_argument("--list", action="store_true", help="print the stages")
+    options = parser.parse_args()
+    chosen = [s for s in STAGES if not options.stages or any(word in s.name for word in options.stages)]
+    if options.list or not chosen:
+        print(
+            "\n".join(
+                f"{stage.name:32} {stage.minutes:3g} min  {' '.join(stage.command)}" for stage in STAGES
+            )
+        )
+        return 0 if options.list else 2
+    outcomes = run_stages(chosen)
+    print("\n" + table(outcomes), flush=True)
+    failed = any(is_failure(stage, outcome) for stage, outcome in zip(chosen, outcomes, strict=True))
+    closing = next((one.note for one in outcomes if one.name == STAGES[0].name), "")
+    print(f"\n{'failed' if failed else 'all that ran passed'}" + (f"; tests: {closing}" if closing else ""))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
