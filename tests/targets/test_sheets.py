@@ -32,23 +32,26 @@ def test_the_targets_are_these() -> None:
 @SHEETS
 def test_a_sheet_speaks_of_known_operators_and_types(one: Target) -> None:
     known = {op for _, op in RULES}
+    accepts, placed, kernels = one.accepts, one.placement, one.kernels
     named = {
-        *one.products, *one.dynamic_products, *one.followers, *one.moves, *one.needs_output, *one.fuses,
-        *one.recurrent, *one.stays_float, *one.dynamic_stays_float, *one.op_types, *one.refuses, *one.kernels,
-        *(one.channel_ops or ()), *(one.block_ops or ()),
+        *placed.linear, *placed.dynamic_linear, *placed.elementwise, *placed.data_movement, *placed.recurrent,
+        *placed.gates, *placed.needs_output, *placed.kept_in_float, *placed.dynamic_kept_in_float,
+        *accepts.op_types, *accepts.refused, *(accepts.channel_ops or ()), *(accepts.block_ops or ()),
+        *kernels.integer_types, *kernels.fused, *one.lowerings.sum_before,
     }  # fmt: skip
     assert named <= known
-    for name in (*one.activation_types, *one.weight_types, *one.slow_activations, *one.slow_weights):
+    slow = (*kernels.slow_activations, *kernels.slow_weights)
+    for name in (*accepts.activation_types, *accepts.weight_types, *slow):
         assert qtype(name).name == name
 
 
 @SHEETS
 def test_a_sheet_says_what_it_is_based_on(one: Target) -> None:
     assert one.summary
-    assert one.limits
-    assert one.placement
-    assert one.preparation
-    assert one.sources
+    assert one.documentation.limits
+    assert one.documentation.placement
+    assert one.documentation.preparation
+    assert one.documentation.sources
 
 
 @SHEETS
@@ -126,7 +129,9 @@ def test_an_override_that_clashes_with_the_target_is_an_error() -> None:
 
 
 def test_granularity_that_the_target_lacks_is_an_error() -> None:
-    narrow = dataclasses.replace(target("ort-cpu-vnni"), name="narrow", granularities=("tensor",))
+    sheet = target("ort-cpu-vnni")
+    accepts = dataclasses.replace(sheet.accepts, granularities=("tensor",))
+    narrow = dataclasses.replace(sheet, name="narrow", accepts=accepts)
     with pytest.raises(octavo.RecipeError, match="scale per channel; choose tensor"):
         octavo.plan(conv_net(), octavo.W8A8, target=narrow)
 

@@ -26,7 +26,7 @@ def with_half(plan: Plan, model: ir.Model, recipe: Recipe, target: Target, data:
     if half is None:
         return plan
     name = half.float_type.value
-    computes = half.compute if half.compute is not None else name in target.computes_in
+    computes = half.compute if half.compute is not None else name in target.kernels.half_types
     if computes:
         return with_half_compute(
             plan, model, half.float_type, _ranges(model, data, run), exclude=recipe.exclude, io=half.io

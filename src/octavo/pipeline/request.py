@@ -156,7 +156,7 @@ class RecipeRequest:
         weights, symmetric = changed.weights, self.changes.get("symmetric")
         unsigned = f"uint{weights.qtype.bits}"
         if symmetric is None:
-            symmetric = target.symmetric_weights or unsigned not in target.weight_types
+            symmetric = target.accepts.symmetric_weights or unsigned not in target.accepts.weight_types
         kind = qtype(f"int{weights.qtype.bits}" if symmetric else unsigned)
         weights = weights.but(qtype=kind, symmetric=symmetric)
         options = self._weight_only(W4.weight_only, weights)
@@ -283,7 +283,7 @@ def half_precision(text: str | None, io: str | None, target: Target) -> HalfPrec
         return None
     name, _, way = text.partition(":")
     if name == "auto":
-        name = target.computes_in[0] if target.computes_in else "fp16"
+        name = target.kernels.half_types[0] if target.kernels.half_types else "fp16"
     if name not in _FLOAT_TYPES or way not in _HALF_WAYS:
         raise RecipeError(
             f"float type {text!r} is not known{closest(name, [*_FLOAT_TYPES, 'auto']) or '.'} Write fp16,"

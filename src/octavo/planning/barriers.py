@@ -38,9 +38,11 @@ def find(
         isinstance(e, Measured | Bounded | Fixed | Constant) and e.scheme.qtype.is_float
         for e in entries.values()
     )
-    if not (target.rewrites or float8):
+    if not (target.kernels.rounds_float_weights or float8):
         return ()
-    fuses = target.fuses or ORT_CPU_VNNI.fuses  # whatever the target, results are checked in ONNX Runtime
+    fuses = (
+        target.kernels.fused or ORT_CPU_VNNI.kernels.fused
+    )  # whatever the target, results are checked in ONNX Runtime
     found = []
     for node in nodes:
         is_quantized = node.name in quantized
@@ -73,12 +75,12 @@ def slow_fusions(nodes: Iterable[ir.Node], target: Target) -> tuple[str, ...]:
 
 def _is_joined(node: ir.Node, target: Target) -> bool:
     return query.is_op(node, "Add") and any(
-        consumer.op_type in target.slow_with_add for consumer in node.outputs[0].consumers()
+        consumer.op_type in target.lowerings.sum_before for consumer in node.outputs[0].consumers()
     )
 
 
 def _is_slow_softmax(node: ir.Node, target: Target) -> bool:
-    if not target.softmax_spelled or not query.is_op(node, "Softmax") or not node.name:
+    if not target.lowerings.softmax_in_parts or not query.is_op(node, "Softmax") or not node.name:
         return False
     rank = query.rank(node.inputs[0])
     axis = int(query.attribute(node, "axis", -1))
@@ -87,7 +89,7 @@ def _is_slow_softmax(node: ir.Node, target: Target) -> bool:
 
 def _is_floored(node: ir.Node, target: Target) -> bool:
     return (
-        target.softmax_floored
+        target.lowerings.softmax_floor
         and query.is_op(node, "Softmax")
         and bool(node.name)
         and masks.over_last_axis(node)

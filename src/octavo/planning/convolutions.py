@@ -35,7 +35,10 @@ def conv_refusal(node: ir.Node, target: Target) -> str | None:
         return f"first Conv: too little work for int8 to pay off ({work} multiplications per output)"
     if _is_answer(node, target):
         return "it computes a model output and is cheap: int8 costs accuracy and gains little"
-    if target.most_groups is not None and group > target.most_groups:
+    if (
+        target.placement.convolutions.max_groups is not None
+        and group > target.placement.convolutions.max_groups
+    ):
         return f"a Conv of {group} groups is slower in int8"
     return None
 
@@ -49,7 +52,10 @@ def _is_thin_start(conv: ir.Node, target: Target) -> bool:
     sides = (query.shape(conv.outputs[0]) or (None,) * 3)[2:]
     known = [side for side in sides if side is not None]
     large = len(known) < len(sides) or math.prod(known) >= _LARGE
-    least = max(target.least_products, target.large_products if large else 0)
+    least = max(
+        target.placement.convolutions.first_min_work,
+        target.placement.convolutions.large_first_min_work if large else 0,
+    )
     return int(np.prod(dims[1:])) < least and _layer_before(conv) is None
 
 
@@ -58,7 +64,11 @@ def _is_answer(conv: ir.Node, target: Target) -> bool:
     dims = [d or 1 for d in query.shape(conv.inputs[1]) or ()]
     sides = (query.shape(conv.outputs[0]) or (None,) * 3)[2:]
     one_by_one = math.prod(dims[2:]) == 1 and query.attribute(conv, "group", 1) == 1
-    if not one_by_one or dims[1] > target.answer_products or math.prod(d or 2 for d in sides) == 1:
+    if (
+        not one_by_one
+        or dims[1] > target.placement.convolutions.output_max_work
+        or math.prod(d or 2 for d in sides) == 1
+    ):
         return False
     seen, todo = set[ir.Value](), [conv.outputs[0]]
     while todo:
@@ -91,7 +101,7 @@ def _is_layer(node: ir.Node, target: Target) -> bool:
     rule = rule_of(node)
     if rule is None or not rule.is_linear:
         return False
-    return weight_of(node.inputs[1]) is None or size_of(node.inputs[1]) >= target.least_weight
+    return weight_of(node.inputs[1]) is None or size_of(node.inputs[1]) >= target.placement.min_weight_size
 
 
 def _is_added_to_start(conv: ir.Node, target: Target) -> bool:

@@ -27,13 +27,17 @@ def fitted(recipe: Recipe, target: Target) -> Recipe:
     """Return the recipe with what it leaves open set as the target needs it, once the target accepts it."""
     accept(recipe, target)
     changes: dict[str, object] = {}
-    if recipe.is_weight_only and recipe.style is Style.QOPERATOR and not target.contrib:
+    if recipe.is_weight_only and recipe.style is Style.QOPERATOR and not target.accepts.contrib_ops:
         changes["style"] = Style.QDQ  # no MatMulNBits there
-    if recipe.quantize_bias and not target.int32_biases:
+    if recipe.quantize_bias and not target.accepts.int32_biases:
         changes["quantize_bias"] = False
     activations = recipe.activations
-    if target.least_range is not None and isinstance(activations, Scheme) and activations.min_range is None:
-        changes["activations"] = activations.but(min_range=target.least_range)
+    if (
+        target.accepts.min_range is not None
+        and isinstance(activations, Scheme)
+        and activations.min_range is None
+    ):
+        changes["activations"] = activations.but(min_range=target.accepts.min_range)
     return recipe.but(**changes) if changes else recipe
 
 
@@ -41,17 +45,24 @@ def accept(recipe: Recipe, target: Target) -> None:
     """Raise where a recipe asks for styles, types or zero points that a target does not take."""
     name, style, activations = target.name, recipe.style, recipe.activations
     is_operator = recipe.is_weight_only and style is Style.QOPERATOR  # MatMulNBits, where a target has it
-    if style not in target.styles and not is_operator:
-        legal = ", ".join(s.value for s in target.styles)
+    if style not in target.accepts.styles and not is_operator:
+        legal = ", ".join(s.value for s in target.accepts.styles)
         raise RecipeError(f"Target {name} does not take {style.value} models; choose one of: {legal}.")
-    if isinstance(activations, DynamicScheme) and not target.dynamic_products:
+    if isinstance(activations, DynamicScheme) and not target.placement.dynamic_linear:
         raise RecipeError(
             f"Target {name} does not quantize activations at run time; give calibration data, or choose"
             " activations none to quantize weights only."
         )
-    schemes = [("weights", recipe.weights, target.weight_types, target.symmetric_weights)]
+    schemes = [("weights", recipe.weights, target.accepts.weight_types, target.accepts.symmetric_weights)]
     if isinstance(activations, Scheme):
-        schemes.append(("activations", activations, target.activation_types, target.symmetric_activations))
+        schemes.append(
+            (
+                "activations",
+                activations,
+                target.accepts.activation_types,
+                target.accepts.symmetric_activations,
+            )
+        )
     for what, scheme, legal_types, _ in schemes:
         if not legal_types:
             raise RecipeError(
@@ -63,10 +74,10 @@ def accept(recipe: Recipe, target: Target) -> None:
                 f" {nearest(scheme.qtype, legal_types)}, or one of: {', '.join(legal_types)}."
             )
     grain = str(recipe.weights.granularity).partition(":")[0]
-    if grain not in target.granularities:
+    if grain not in target.accepts.granularities:
         raise RecipeError(
             f"Target {name} does not take weights with a scale per {grain}; choose"
-            f" {target.granularities[-1]}, or one of: {', '.join(target.granularities)}."
+            f" {target.accepts.granularities[-1]}, or one of: {', '.join(target.accepts.granularities)}."
         )
     for what, scheme, _, must in schemes:
         if must and not _is_centred(scheme):
@@ -175,8 +186,8 @@ def _activation(
         raise RecipeError(
             f"{key}: activations per {scheme.granularity} have no kernel; choose granularity tensor."
         )
-    _type(key, scheme.qtype, target.activation_types, "activation", target)
-    if target.symmetric_activations:
+    _type(key, scheme.qtype, target.accepts.activation_types, "activation", target)
+    if target.accepts.symmetric_activations:
         _centred(key, scheme, zero_point, target)
     activations = recipe.activations
     if recipe.style is not Style.QDQ and activations is not None and scheme.qtype != activations.qtype:
@@ -212,8 +223,8 @@ def _constant(
     if isinstance(role, Act) or node is None or rule is None:
         _activation(key, scheme, zero_point, recipe, target)
         return
-    _type(key, scheme.qtype, target.weight_types, "weight", target)
-    if target.symmetric_weights:
+    _type(key, scheme.qtype, target.accepts.weight_types, "weight", target)
+    if target.accepts.symmetric_weights:
         _centred(key, scheme, zero_point, target)
     if isinstance(role, Weight) and rule.kind is not Kind.RECURRENT:
         _channels(key, scheme, role, node)

@@ -44,9 +44,13 @@ def faster(
     """Return the nodes of a static QDQ plan, by name, that get another lowering."""
     found: dict[str, Quantized] = {}
     scheme = recipe.activations
-    if target.hard_swish_gated and isinstance(scheme, Scheme) and scheme.qtype in (UINT8, INT8):
+    if (
+        target.lowerings.hard_swish_as_product
+        and isinstance(scheme, Scheme)
+        and scheme.qtype in (UINT8, INT8)
+    ):
         found |= {name: GATED for name, one in quantized.items() if one == HARD_SWISH}
-    if target.shuffles_gathered:
+    if target.lowerings.shuffle_as_gather:
         found |= dict.fromkeys(_shuffles(nodes, quantized, entries), Quantized("Transpose", "Gather"))
     return found
 

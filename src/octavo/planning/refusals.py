@@ -112,15 +112,15 @@ def _operand_refusal(node: ir.Node, rule: OpRule, recipe: Recipe) -> str | None:
 
 def unaccepted(node: ir.Node, rule: OpRule, recipe: Recipe, target: Target) -> str | None:
     """Return why a target does not take an operator quantized, wherever it stands."""
-    if node.op_type in target.refuses:
-        return target.refuses[node.op_type]
+    if node.op_type in target.accepts.refused:
+        return target.accepts.refused[node.op_type]
     in_blocks = isinstance(recipe.weights.granularity, PerBlock) and rule.is_linear
-    if in_blocks and target.block_ops is not None and node.op_type not in target.block_ops:
-        ops = ", ".join(sorted(target.block_ops))
+    if in_blocks and target.accepts.block_ops is not None and node.op_type not in target.accepts.block_ops:
+        ops = ", ".join(sorted(target.accepts.block_ops))
         return f"target {target.name} takes blockwise weights in {ops} only"
-    if node.op_type not in target.op_types or not isinstance(recipe.activations, Scheme):
+    if node.op_type not in target.accepts.op_types or not isinstance(recipe.activations, Scheme):
         return None
-    legal = target.takes(node.op_type)
+    legal = target.accepts.activations_of(node.op_type)
     if recipe.activations.qtype.name in legal:
         return None
     return f"target {target.name} takes {', '.join(legal)} activations in it, not {recipe.activations.qtype}"
@@ -128,23 +128,25 @@ def unaccepted(node: ir.Node, rule: OpRule, recipe: Recipe, target: Target) -> s
 
 def unprofitable(node: ir.Node, rule: OpRule, recipe: Recipe, target: Target) -> str | None:
     """Return why a target gains nothing by an operator, or loses accuracy for little."""
-    if node.op_type in target.gates and is_gate(node):
+    if node.op_type in target.placement.gates and is_gate(node):
         return None
     dynamic = isinstance(recipe.activations, DynamicScheme)
-    stays = target.dynamic_stays_float.get(node.op_type) if dynamic else None
-    stays = stays or target.stays_float.get(node.op_type)
+    stays = target.placement.dynamic_kept_in_float.get(node.op_type) if dynamic else None
+    stays = stays or target.placement.kept_in_float.get(node.op_type)
     if stays is not None and not (dynamic and rule.kind is Kind.LOOKUP and not rule.moves_values):
         return stays
     match rule.kind:
         case Kind.LINEAR:
-            known = target.dynamic_products if dynamic else target.products
+            known = target.placement.dynamic_linear if dynamic else target.placement.linear
             return _linear_refusal(node, rule, target) if node.op_type in known else _NO_GAIN
-        case Kind.RECURRENT:
-            small = size_of(node.inputs[1]) < target.least_recurrent
-            return "its weights are too small for int8 to pay off" if small else None
-        case Kind.ELEMENTWISE if node.op_type not in target.followers:
+        case Kind.RECURRENT if node.op_type not in target.placement.recurrent:
             return _NO_GAIN
-        case Kind.DATA_MOVEMENT if node.op_type not in target.moves:
+        case Kind.RECURRENT:
+            small = size_of(node.inputs[1]) < target.placement.min_recurrent_size
+            return "its weights are too small for int8 to pay off" if small else None
+        case Kind.ELEMENTWISE if node.op_type not in target.placement.elementwise:
+            return _NO_GAIN
+        case Kind.DATA_MOVEMENT if node.op_type not in target.placement.data_movement:
             return "the target does not run it on integers"
         case _:
             if rule.blends is not None and rule.blends(node):
@@ -159,6 +161,6 @@ def _linear_refusal(node: ir.Node, rule: OpRule, target: Target) -> str | None:
     if weight_of(node.inputs[1]) is None:
         return "both inputs are activations: int8 costs accuracy there and gains little"
     size = size_of(node.inputs[1])
-    if size < target.least_weight:
+    if size < target.placement.min_weight_size:
         return f"its weight has {size} values, too few for int8 to pay off"
     return conv_refusal(node, target) or (rule.unfused(node) if rule.unfused is not None else None)

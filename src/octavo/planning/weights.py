@@ -12,6 +12,7 @@ from octavo.core.scheme import Scheme
 from octavo.model.graph import query
 from octavo.ops import Lowering, OpRule, Table, Weight, axis_of, rule_of
 from octavo.targets import Target
+from octavo.targets.target import OutlierInputs
 
 _BLOCK = 32  # weights to a scale where MatMulNBits scales input and weight block by block
 _LEAST_TABLE = 1 << 14  # values; quantizing a smaller table costs more nodes than it saves bytes
@@ -52,7 +53,7 @@ def scheme_of(node: ir.Node, rule: OpRule, index: int, recipe: Recipe, target: T
     role = rule.role(index)
     weight = role if isinstance(role, Weight) else Weight()
     axis, sums = axis_of(weight.axis, node), axis_of(weight.sums, node)
-    if not target.takes_channels(node.op_type):
+    if not target.accepts.per_channel(node.op_type):
         axis = None
     return along(recipe.weights, axis, sums, query.rank(node.inputs[index]), rule.lowerings.get(recipe.style))
 
@@ -84,7 +85,7 @@ def blocks_of(node: ir.Node, recipe: Recipe, target: Target) -> Scheme | None:
     """
     rule, weight, activations = rule_of(node), node.inputs[1], recipe.activations
     if (
-        not target.block_products
+        target.kernels.outlier_inputs is OutlierInputs.IN_FLOAT
         or activations is None
         or not activations.qtype.bits == recipe.weights.qtype.bits == 8
         or activations.qtype.is_float

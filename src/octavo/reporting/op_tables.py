@@ -171,9 +171,9 @@ def target_detail(target: Target) -> str:
     rows = [[key, value] for key, value in _datasheet(target).items()]
     blocks = [f"{target.name}: {target.summary}", columns(rows, indent="  ")]
     for head, kept in (
-        ("kept in float", target.stays_float),
-        ("kept in float without data", target.dynamic_stays_float),
-        ("is refused", target.refuses),
+        ("kept in float", target.placement.kept_in_float),
+        ("kept in float without data", target.placement.dynamic_kept_in_float),
+        ("is refused", target.accepts.refused),
     ):
         if kept:
             lines = [f"  {reason}: {', '.join(ops)}" for reason, ops in _by_reason(kept).items()]
@@ -193,10 +193,10 @@ def _by_reason(kept: Mapping[str, str]) -> dict[str, list[str]]:
 def _words(target: Target) -> dict[str, tuple[str, ...]]:
     """Return what the sheet says in sentences."""
     words = {
-        "limits": target.limits,
-        "placement": target.placement,
-        "preparation": target.preparation,
-        "sources": target.sources,
+        "limits": target.documentation.limits,
+        "placement": target.documentation.placement,
+        "preparation": target.documentation.preparation,
+        "sources": target.documentation.sources,
     }
     return {head: lines for head, lines in words.items() if lines}
 
@@ -206,44 +206,44 @@ def _datasheet(target: Target) -> dict[str, str]:
         return ", ".join(sorted(names)) or "none"
 
     return {
-        "formats": ", ".join(style.value for style in target.styles),
-        "activation types": ", ".join(target.activation_types),
-        "weight types": ", ".join(target.weight_types),
+        "formats": ", ".join(style.value for style in target.accepts.styles),
+        "activation types": ", ".join(target.accepts.activation_types),
+        "weight types": ", ".join(target.accepts.weight_types),
         "default with data": _recipe(target.static_recipe.activations, target.static_recipe.weights),
         "default without": _recipe(target.dynamic_recipe.activations, target.dynamic_recipe.weights),
-        "quantized": listed(target.products),
-        "quantized without data": listed(target.dynamic_products),
-        "between quantized ones": listed(target.followers),
-        "moved as integers": listed(target.moves),
-        "recurrent": listed(target.recurrent),
+        "quantized": listed(target.placement.linear),
+        "quantized without data": listed(target.placement.dynamic_linear),
+        "between quantized ones": listed(target.placement.elementwise),
+        "moved as integers": listed(target.placement.data_movement),
+        "recurrent": listed(target.placement.recurrent),
         **_accepted(target),
     }
 
 
 def _accepted(target: Target) -> dict[str, str]:
     """Return what the target accepts of scales, zero points, biases and types by operator."""
-    only = target.channel_ops
-    blocks = target.block_ops
-    zero = [what for what, must in (("activations", target.symmetric_activations),
-                                    ("weights", target.symmetric_weights)) if must]  # fmt: skip
+    only = target.accepts.channel_ops
+    blocks = target.accepts.block_ops
+    zero = [what for what, must in (("activations", target.accepts.symmetric_activations),
+                                    ("weights", target.accepts.symmetric_weights)) if must]  # fmt: skip
     found = {
-        "scales of weights": ", ".join(target.granularities)
+        "scales of weights": ", ".join(target.accepts.granularities)
         + (f"; per channel in {', '.join(sorted(only))} alone" if only is not None else "")
         + (f"; in blocks in {', '.join(sorted(blocks))} alone" if blocks is not None else ""),
         "zero points": f"0 for {' and '.join(zero)}" if zero else "any",
-        "biases": "int32, or float" if target.int32_biases else "float",
+        "biases": "int32, or float" if target.accepts.int32_biases else "float",
     }
-    for types in sorted(set(target.op_types.values())):
-        ops = sorted(op for op, legal in target.op_types.items() if legal == types)
+    for types in sorted(set(target.accepts.op_types.values())):
+        ops = sorted(op for op, legal in target.accepts.op_types.items() if legal == types)
         found[f"activations of {', '.join(ops)}"] = ", ".join(types)
-    for types in sorted(set(target.kernels.values())):
-        ops = sorted(op for op, legal in target.kernels.items() if legal == types)
+    for types in sorted(set(target.kernels.integer_types.values())):
+        ops = sorted(op for op, legal in target.kernels.integer_types.items() if legal == types)
         found[f"integer kernels for {', '.join(types)}"] = ", ".join(ops)
-    if target.least_range is not None:
-        found["narrowest range"] = f"{target.least_range:g}"
-    if target.newest_opset is not None:
-        found["newest opset"] = str(target.newest_opset)
-    if target.saturates:
+    if target.accepts.min_range is not None:
+        found["narrowest range"] = f"{target.accepts.min_range:g}"
+    if target.accepts.newest_opset is not None:
+        found["newest opset"] = str(target.accepts.newest_opset)
+    if target.kernels.saturates:
         found["sums"] = "pairs of products are added in 16 bits, so weights use 7 bits"
     return found
 
@@ -258,30 +258,30 @@ def target_data(target: Target) -> dict[str, Any]:
     return {
         "name": target.name,
         "summary": target.summary,
-        "formats": [style.value for style in target.styles],
-        "activation_types": list(target.activation_types),
-        "weight_types": list(target.weight_types),
+        "formats": [style.value for style in target.accepts.styles],
+        "activation_types": list(target.accepts.activation_types),
+        "weight_types": list(target.accepts.weight_types),
         "static_recipe": target.static_recipe.to_dict(),
         "dynamic_recipe": target.dynamic_recipe.to_dict(),
-        "products": sorted(target.products),
-        "dynamic_products": sorted(target.dynamic_products),
-        "followers": sorted(target.followers),
-        "moves": sorted(target.moves),
-        "recurrent": sorted(target.recurrent),
-        "stays_float": dict(target.stays_float),
-        "dynamic_stays_float": dict(target.dynamic_stays_float),
-        "refuses": dict(target.refuses),
-        "granularities": list(target.granularities),
-        "channel_ops": sorted(target.channel_ops) if target.channel_ops is not None else None,
-        "block_ops": sorted(target.block_ops) if target.block_ops is not None else None,
-        "symmetric_activations": target.symmetric_activations,
-        "symmetric_weights": target.symmetric_weights,
-        "int32_biases": target.int32_biases,
-        "least_range": target.least_range,
-        "op_types": {op: list(types) for op, types in target.op_types.items()},
-        "kernels": {op: list(types) for op, types in sorted(target.kernels.items())},
-        "newest_opset": target.newest_opset,
-        "saturates": target.saturates,
+        "products": sorted(target.placement.linear),
+        "dynamic_products": sorted(target.placement.dynamic_linear),
+        "followers": sorted(target.placement.elementwise),
+        "moves": sorted(target.placement.data_movement),
+        "recurrent": sorted(target.placement.recurrent),
+        "stays_float": dict(target.placement.kept_in_float),
+        "dynamic_stays_float": dict(target.placement.dynamic_kept_in_float),
+        "refuses": dict(target.accepts.refused),
+        "granularities": list(target.accepts.granularities),
+        "channel_ops": sorted(target.accepts.channel_ops) if target.accepts.channel_ops is not None else None,
+        "block_ops": sorted(target.accepts.block_ops) if target.accepts.block_ops is not None else None,
+        "symmetric_activations": target.accepts.symmetric_activations,
+        "symmetric_weights": target.accepts.symmetric_weights,
+        "int32_biases": target.accepts.int32_biases,
+        "least_range": target.accepts.min_range,
+        "op_types": {op: list(types) for op, types in target.accepts.op_types.items()},
+        "kernels": {op: list(types) for op, types in sorted(target.kernels.integer_types.items())},
+        "newest_opset": target.accepts.newest_opset,
+        "saturates": target.kernels.saturates,
         **{head: list(lines) for head, lines in _words(target).items()},
     }
 
@@ -364,9 +364,9 @@ def _row(rule: OpRule) -> list[str]:
 def _target_markdown(target: Target) -> str:
     rows = [[key, value] for key, value in _datasheet(target).items()]
     for what, kept in (
-        ("kept in float", target.stays_float),
-        ("kept in float without data", target.dynamic_stays_float),
-        ("refused", target.refuses),
+        ("kept in float", target.placement.kept_in_float),
+        ("kept in float without data", target.placement.dynamic_kept_in_float),
+        ("refused", target.accepts.refused),
     ):
         rows += [[what, f"{', '.join(ops)}: {reason}"] for reason, ops in _by_reason(kept).items()]
     return markdown_table(rows, ["what", "value"])

@@ -14,21 +14,31 @@ ORT_CPU_ARM64 = replace(
     summary="ONNX Runtime, CPU provider, 64-bit ARM: int8 activations, int8 weights per channel, QDQ",
     static_recipe=STATIC.but(activations=Scheme(INT8), target="ort-cpu-arm64"),
     dynamic_recipe=W8.but(activations=DynamicScheme(), target="ort-cpu-arm64"),
-    runs_here=False,
-    softmax_floored=False,
-    idle_depthwise=False,
-    hard_swish_gated=False,
-    many_threads=None,
-    placement=tuple(one for one in ORT_CPU_VNNI.placement if one not in (HARD_SWISH, FLOOR, MANY)),
-    slow_activations={},
-    slow_weights={"uint8": "kernels for weights with zero point 0 are left aside"},
-    limits=(
-        *ORT_CPU_VNNI.limits,
-        "sums are in 32 bits: nothing saturates",
-        "convolutions are fastest with int8 weights of zero point 0",
+    placement=replace(
+        ORT_CPU_VNNI.placement,
+        convolutions=replace(ORT_CPU_VNNI.placement.convolutions, idle_depthwise_in_float=False),
     ),
-    sources=(
-        "onnxruntime's documentation on the choice of data types: signed with signed on ARM64",
-        "placement as measured on x86-64; not measured on ARM",
+    kernels=replace(
+        ORT_CPU_VNNI.kernels,
+        slow_activations={},
+        slow_weights={"uint8": "kernels for weights with zero point 0 are left aside"},
+    ),
+    lowerings=replace(ORT_CPU_VNNI.lowerings, softmax_floor=False, hard_swish_as_product=False),
+    many_threads=None,
+    runs_here=False,
+    documentation=replace(
+        ORT_CPU_VNNI.documentation,
+        limits=(
+            *ORT_CPU_VNNI.documentation.limits,
+            "sums are in 32 bits: nothing saturates",
+            "convolutions are fastest with int8 weights of zero point 0",
+        ),
+        placement=tuple(
+            line for line in ORT_CPU_VNNI.documentation.placement if line not in (HARD_SWISH, FLOOR, MANY)
+        ),
+        sources=(
+            "onnxruntime's documentation on the choice of data types: signed with signed on ARM64",
+            "placement as measured on x86-64; not measured on ARM",
+        ),
     ),
 )

@@ -13,9 +13,15 @@ PORTABLE = replace(
     summary="Correct on every CPU: as ort-cpu-avx2, with weights in 7 bits (reduced range)",
     static_recipe=STATIC.but(weights=STATIC.weights.but(reduce_range=True), target="portable"),
     dynamic_recipe=W8.but(weights=W8.weights.but(reduce_range=True), target="portable"),
+    placement=replace(
+        ORT_CPU_AVX2.placement,
+        convolutions=replace(ORT_CPU_AVX2.placement.convolutions, idle_depthwise_in_float=False),
+    ),
+    lowerings=replace(ORT_CPU_AVX2.lowerings, hard_swish_as_product=False),
     runs_here=True,
-    idle_depthwise=False,
-    hard_swish_gated=False,
-    placement=tuple(one for one in ORT_CPU_AVX2.placement if one != HARD_SWISH),
-    sources=("the intersection of the other sheets of ONNX Runtime's CPU provider",),
+    documentation=replace(
+        ORT_CPU_AVX2.documentation,
+        placement=tuple(line for line in ORT_CPU_AVX2.documentation.placement if line != HARD_SWISH),
+        sources=("the intersection of the other sheets of ONNX Runtime's CPU provider",),
+    ),
 )

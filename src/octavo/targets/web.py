@@ -11,23 +11,30 @@ WEB = replace(
     ORT_CPU_AVX2,
     name="web",
     summary="ONNX Runtime Web, WebAssembly: uint8 activations, int8 weights in 7 bits, QDQ",
-    activation_types=("uint8", "int8"),
-    weight_types=("int8", "uint8", "int4", "uint4"),
     static_recipe=STATIC.but(weights=STATIC.weights.but(reduce_range=True), target="web"),
     dynamic_recipe=W8.but(weights=W8.weights.but(reduce_range=True), target="web"),
-    runs_here=False,
-    softmax_floored=False,
-    hard_swish_gated=False,
-    many_threads=None,
-    placement=tuple(one for one in ORT_CPU_AVX2.placement if one not in (HARD_SWISH, FLOOR, MANY)),
-    limits=(
-        "relaxed SIMD multiplies 8 by 7 bits, and what a browser makes of an eighth bit is its own affair",
-        "one file of at most 2 GB; every byte is downloaded",
-        "WebGPU and WebNN have no integer kernels of this kind: there only weights in blocks gain",
-        *ORT_CPU_AVX2.limits[:3],
+    accepts=replace(
+        ORT_CPU_AVX2.accepts,
+        activation_types=("uint8", "int8"),
+        weight_types=("int8", "uint8", "int4", "uint4"),
     ),
-    sources=(
-        "WebAssembly relaxed SIMD: the dot product of 8-bit by 7-bit integers",
-        "onnxruntime's web documentation; not measured",
+    lowerings=replace(ORT_CPU_AVX2.lowerings, softmax_floor=False, hard_swish_as_product=False),
+    many_threads=None,
+    runs_here=False,
+    documentation=replace(
+        ORT_CPU_AVX2.documentation,
+        limits=(
+            "relaxed SIMD multiplies 8 by 7 bits; what an eighth bit does depends on the browser",
+            "one file of at most 2 GB; every byte is downloaded",
+            "WebGPU and WebNN have no integer kernels of this kind: there only weights in blocks gain",
+            *ORT_CPU_AVX2.documentation.limits[:3],
+        ),
+        placement=tuple(
+            line for line in ORT_CPU_AVX2.documentation.placement if line not in (HARD_SWISH, FLOOR, MANY)
+        ),
+        sources=(
+            "WebAssembly relaxed SIMD: the dot product of 8-bit by 7-bit integers",
+            "onnxruntime's web documentation; not measured",
+        ),
     ),
 )

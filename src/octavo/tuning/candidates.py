@@ -75,7 +75,7 @@ def mixed_round(start: Candidate, plan: Plan) -> list[Candidate]:
 
 def dynamic_round(target: Target, base: Recipe | None) -> list[Candidate]:
     """The way that needs no data, with what a base lets in."""
-    if not target.dynamic_products:
+    if not target.placement.dynamic_linear:
         return []
     recipe = target.dynamic_recipe
     if base is not None:
@@ -131,9 +131,13 @@ class Group:
 def groups(plan: Plan, target: Target) -> list[Group]:
     """Kinds of operators that might not pay; never all products that are quantized."""
     found = []
-    for words, kinds in (*_GROUPS, ("operators between products", target.followers)):
+    for words, kinds in (*_GROUPS, ("operators between products", target.placement.elementwise)):
         members = {name: node.op_type for name, node in plan.nodes.items() if node.op_type in kinds}
-        rest = [n for n, node in plan.nodes.items() if node.op_type in target.products and n not in members]
+        rest = [
+            n
+            for n, node in plan.nodes.items()
+            if node.op_type in target.placement.linear and n not in members
+        ]
         if members and rest:
             patterns = tuple(f"op:{kind}" for kind in sorted(set(members.values())))
             found.append(Group(words, patterns, frozenset(members)))

@@ -317,7 +317,7 @@ class _Search:
             return []
         left_out = frozenset(name for group in unpaid for name in group.nodes)
         products = {
-            n for n, node in plain.result.plan.nodes.items() if node.op_type in runner.target.products
+            n for n, node in plain.result.plan.nodes.items() if node.op_type in runner.target.placement.linear
         }
         new = start.candidate.recipe.steps or len(unpaid) > 1
         return [without_groups(start.candidate, unpaid)] if new and products - left_out else []

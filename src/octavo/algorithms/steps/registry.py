@@ -82,7 +82,7 @@ def of_phase(chosen: Sequence[Step], phase: Phase) -> tuple[Step, ...]:
 
 def opset(chosen: Sequence[Step], target: Target) -> int:
     """Return the least opset that steps may make necessary: 21 for 16-bit activations."""
-    wide = any(target.is_fast(op, UINT16.name) for op in target.products)
+    wide = any(target.is_fast(op, UINT16.name) for op in target.placement.linear)
     return UINT16.min_opset if wide and of_phase(chosen, Phase.PLAN) else 0
 
 

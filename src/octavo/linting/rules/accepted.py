@@ -37,7 +37,7 @@ def asymmetric(view: View) -> Iterator[Fault]:
     target = view.target
     for node in view.conversions:
         weight = is_dq(node) and is_stored(node)
-        must = target.symmetric_weights if weight else target.symmetric_activations
+        must = target.accepts.symmetric_weights if weight else target.accepts.symmetric_activations
         params = view.params(node)
         if must and params.qtype is not None and params.qtype.bits < 32 and np.any(params.zeros):
             yield Fault(
@@ -57,11 +57,11 @@ def refused_type(view: View) -> Iterator[Fault]:
         if kind is None or kind.bits == 32 or (is_dq(node) and not weight):
             continue
         as_weight = weight and any(isinstance(role, Weight) for _, role in _readers_roles(node))
-        legal = target.weight_types if weight and as_weight else target.activation_types
+        legal = target.accepts.weight_types if weight and as_weight else target.accepts.activation_types
         if weight and not as_weight:
-            legal = (*target.activation_types, *target.weight_types)
+            legal = (*target.accepts.activation_types, *target.accepts.weight_types)
         if is_q(node) and query.constant(node.inputs[0]) is not None:
-            legal = target.weight_types
+            legal = target.accepts.weight_types
         if kind.name not in legal:
             yield Fault(
                 name(node),
@@ -74,7 +74,7 @@ def refused_type(view: View) -> Iterator[Fault]:
 def refused_operand(view: View) -> Iterator[Fault]:
     """Some operators take fewer types than the target does."""
     for node in view.nodes:
-        legal = view.target.op_types.get(node.op_type)
+        legal = view.target.accepts.op_types.get(node.op_type)
         before = dq_of(node.inputs[0]) if legal is not None and node.inputs else None
         kind = view.params(before).qtype if before is not None else None
         if legal is not None and kind is not None and kind.name not in legal:
@@ -93,9 +93,11 @@ def refused_style(view: View) -> Iterator[Fault]:
         op = node.op_type
         style = Style.INTEGER if op in _INTEGER else Style.QOPERATOR if op.startswith("QLinear") else None
         foreign = (
-            node.domain == MS and not target.contrib and op not in ("QuantizeLinear", "DequantizeLinear")
+            node.domain == MS
+            and not target.accepts.contrib_ops
+            and op not in ("QuantizeLinear", "DequantizeLinear")
         )
-        if (style is not None and style not in target.styles) or foreign:
+        if (style is not None and style not in target.accepts.styles) or foreign:
             yield Fault(
                 name(node),
                 f"target {target.name} does not take {op}: it refuses the model",
@@ -113,9 +115,9 @@ def refused_granularity(view: View) -> Iterator[Fault]:
         params, op = view.params(product.w), product.node.op_type
         if params.scale is None or params.per_tensor:
             continue
-        blocks = target.block_ops is not None and op not in target.block_ops
-        bad = blocks if params.block else not target.takes_channels(op)
-        if bad or (params.block and "block" not in target.granularities):
+        blocks = target.accepts.block_ops is not None and op not in target.accepts.block_ops
+        bad = blocks if params.block else not target.accepts.per_channel(op)
+        if bad or (params.block and "block" not in target.accepts.granularities):
             what = "block" if params.block else "channel"
             yield Fault(
                 name(product.node),
@@ -128,7 +130,7 @@ def refused_granularity(view: View) -> Iterator[Fault]:
 def refused_operator(view: View) -> Iterator[Fault]:
     """Operators that the datasheet refuses."""
     for node in view.nodes:
-        reason = view.target.refuses.get(node.op_type)
+        reason = view.target.accepts.refused.get(node.op_type)
         if reason is not None and any(dq_of(value) is not None for value in node.inputs[:2]):
             yield Fault(name(node), reason, "leave it float: --exclude op:" + node.op_type)
 
@@ -161,7 +163,7 @@ def half_quantized(view: View) -> Iterator[Fault]:
 @rule("OCT508", _ERROR, "The opset or IR version is newer than the target loads")
 def too_new_model(view: View) -> Iterator[Fault]:
     """A runtime loads opsets up to its own."""
-    newest = min(view.target.newest_opset or runtime_opset_limit(), runtime_opset_limit())
+    newest = min(view.target.accepts.newest_opset or runtime_opset_limit(), runtime_opset_limit())
     place = view.model.graph.name or "graph"
     if view.opset > newest:
         yield Fault(
@@ -182,7 +184,7 @@ def too_new_model(view: View) -> Iterator[Fault]:
 @rule("OCT509", _WARNING, "Products may saturate in 16 bits")
 def saturation(view: View) -> Iterator[Fault]:
     """Without VNNI, x86 adds pairs of uint8 × int8 products in 16 bits."""
-    if not view.target.saturates:
+    if not view.target.kernels.saturates:
         return
     for node, value in _multiplied(view):
         tensor = query.constant(value)

@@ -108,7 +108,7 @@ def bias_zero_point(view: View) -> Iterator[Fault]:
 @rule("OCT204", Severity.ERROR, "A bias is quantized where the target wants it float")
 def quantized_bias(view: View) -> Iterator[Fault]:
     """TensorRT refuses int32 biases; others gain nothing by them."""
-    if view.target.int32_biases:
+    if view.target.accepts.int32_biases:
         return
     for product, integers in _stored_biases(view):
         bias = product.bias

@@ -38,7 +38,7 @@ def bad_scale(view: View) -> Iterator[Fault]:
         if scale is None or scale.dtype.kind not in "fV":
             continue
         wide = scale.astype(np.float64)
-        may_be_negative = view.target.contrib and query.attribute(node, "block_size", 0) > 0
+        may_be_negative = view.target.accepts.contrib_ops and query.attribute(node, "block_size", 0) > 0
         bad = ~(np.isfinite(wide) & ((wide != 0) if may_be_negative else (wide > 0)))
         if bad.any():
             shown = float(wide[bad].reshape(-1)[0])
@@ -135,7 +135,7 @@ def channel_activation(view: View) -> Iterator[Fault]:
 @rule("OCT108", _WARNING, "The weight of a Gemm has no zero point")
 def missing_zero_point(view: View) -> Iterator[Fault]:
     """ONNX Runtime fuses a Gemm only if the zero point of its weight is written down."""
-    if not view.target.rewrites:
+    if not view.target.kernels.rounds_float_weights:
         return
     for product in view.products:
         w = product.w
@@ -154,7 +154,7 @@ def missing_zero_point(view: View) -> Iterator[Fault]:
 @rule("OCT109", _WARNING, "A range is narrower than the target takes")
 def narrow_range(view: View) -> Iterator[Fault]:
     """QNN refuses ranges that are next to nothing."""
-    least = view.target.least_range
+    least = view.target.accepts.min_range
     if least is None:
         return
     for node in view.quantizers:
@@ -173,7 +173,7 @@ def narrow_range(view: View) -> Iterator[Fault]:
 @rule("OCT110", _ERROR, "8-bit weights in blocks stand beside quantized activations")
 def blocked_weight(view: View) -> Iterator[Fault]:
     """ONNX Runtime fuses such a product to a kernel that fails."""
-    if not view.target.rewrites:
+    if not view.target.kernels.rounds_float_weights:
         return
     for product in view.products:
         if product.x is None or product.w is None or not view.params(product.w).block:

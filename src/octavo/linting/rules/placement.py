@@ -113,10 +113,10 @@ def _folded(view: View, node: ir.Node) -> Repair | None:
 def better_float(view: View) -> Iterator[Fault]:
     """Softmax, LayerNormalization and others that the target's sheet leaves float."""
     for node in view.nodes:
-        reason = view.target.stays_float.get(node.op_type)
+        reason = view.target.placement.kept_in_float.get(node.op_type)
         if reason is None or not node.inputs or dq_of(node.inputs[0]) is None:
             continue
-        if node.op_type in view.target.gates and is_gate(node):
+        if node.op_type in view.target.placement.gates and is_gate(node):
             continue
         if any(is_q(reader) for value in node.outputs for reader in value.consumers()):
             yield Fault(
@@ -145,7 +145,7 @@ def whole_table(view: View) -> Iterator[Fault]:
 @rule("OCT407", _WARNING, "The runtime rounds the weights of a layer that looks float")
 def rounded_layer(view: View) -> Iterator[Fault]:
     """A float Conv or Gemm between conversions gets int8 weights, with one scale for all channels."""
-    if not view.target.rewrites:
+    if not view.target.kernels.rounds_float_weights:
         return
     for node in view.nodes:
         if node.op_type not in _ROUNDED or node.domain or dq_of(node.inputs[0]) is None:
@@ -167,7 +167,7 @@ def rounded_layer(view: View) -> Iterator[Fault]:
 @rule("OCT408", _WARNING, "A Relu or Clip stands before a zero point that is not at the end of the range")
 def open_clamp(view: View) -> Iterator[Fault]:
     """ONNX Runtime fuses Conv and Relu only if the quantized range begins at zero."""
-    if not view.target.fuses:
+    if not view.target.kernels.fused:
         return
     for node in view.quantizers:
         clamp = node.inputs[0].producer() if node.inputs[0] is not None else None
@@ -188,7 +188,7 @@ def open_clamp(view: View) -> Iterator[Fault]:
 @rule("OCT409", Severity.ERROR, "A Relu or Clip stands in front of a float8 QuantizeLinear")
 def float8_clamp(view: View) -> Iterator[Fault]:
     """ONNX Runtime drops it, and negative values pass."""
-    if not view.target.rewrites:
+    if not view.target.kernels.rounds_float_weights:
         return
     for node in view.quantizers:
         kind = view.params(node).qtype
@@ -204,7 +204,7 @@ def float8_clamp(view: View) -> Iterator[Fault]:
 @rule("OCT410", _WARNING, "A grouped Conv is quantized that is faster in float")
 def grouped(view: View) -> Iterator[Fault]:
     """Grouped, not depthwise convolutions have slow integer kernels."""
-    most = view.target.most_groups
+    most = view.target.placement.convolutions.max_groups
     for product in view.products:
         node = product.node
         dims = query.shape(node.inputs[1]) or (
@@ -238,7 +238,7 @@ def for_nothing(view: View) -> Iterator[Fault]:
             or len(list(readers(product.x))) > 1
         ):
             continue
-        if _maker(before.inputs[0]) not in view.target.needs_output and not any(
+        if _maker(before.inputs[0]) not in view.target.placement.needs_output and not any(
             is_q(r) for r in readers(node)
         ):
             yield Fault(

@@ -31,7 +31,7 @@ def does_not_load(view: View) -> Iterator[Fault]:
 def unfused(view: View) -> Iterator[Fault]:
     """The graph that runs still has float operators fed by DequantizeLinear."""
     found = view.running
-    if isinstance(found, str) or not view.target.kernels:
+    if isinstance(found, str) or not view.target.kernels.integer_types:
         return
     known = {node.name for node in view.nodes}
     constant = {tensor.name for tensor in found.initializer}
@@ -64,14 +64,14 @@ def _is_activation(part: Between, constant: set[str]) -> bool:
 def _is_between(part: Between, view: View, known: set[str | None], constant: set[str]) -> bool:
     """A float operator between quantized values alone, though the target's sheet has a kernel for it."""
     op = part.node.op_type
-    listed = op in view.target.kernels
+    listed = op in view.target.kernels.integer_types
     given = {dq.output[0] for dq in part.before} | constant | {""}
     return (
         bool(part.after)
         and given.issuperset(part.node.input)
         and part.node.name in known
         and listed
-        and op not in view.target.stays_float
+        and op not in view.target.placement.kept_in_float
     )
 
 

@@ -22,7 +22,9 @@ def slow_activation(view: View) -> Iterator[Fault]:
     """int8 activations on x86."""
     for node in view.quantizers:
         params = view.params(node)
-        slow = view.target.slow_activations.get(params.qtype.name) if params.qtype is not None else None
+        slow = (
+            view.target.kernels.slow_activations.get(params.qtype.name) if params.qtype is not None else None
+        )
         if slow is None or query.constant(node.inputs[0]) is not None:
             continue
         yield Fault(
@@ -51,7 +53,7 @@ def slow_weight(view: View) -> Iterator[Fault]:
         if product.x is None or product.w is None or not is_stored(product.w):
             continue
         kind = view.params(product.w).qtype
-        slow = view.target.slow_weights.get(kind.name) if kind is not None else None
+        slow = view.target.kernels.slow_weights.get(kind.name) if kind is not None else None
         if slow is not None and kind is not None:
             unsigned = kind.name == "uint8"
             yield Fault(
@@ -66,7 +68,7 @@ def slow_weight(view: View) -> Iterator[Fault]:
 def slow_dynamic_weight(view: View) -> Iterator[Fault]:
     """uint8 weights of MatMulInteger and DynamicQuantizeMatMul."""
     slots = {("", "MatMulInteger"): (1, 3), (MS, "DynamicQuantizeMatMul"): (1, 3)}
-    slow = view.target.slow_weights.get("uint8")
+    slow = view.target.kernels.slow_weights.get("uint8")
     for node in view.nodes:
         kind = (node.domain, node.op_type)
         if kind not in slots or slow is None:
@@ -85,7 +87,7 @@ def slow_dynamic_weight(view: View) -> Iterator[Fault]:
 @rule("OCT304", _WARNING, "A Conv has its input quantized while the model runs")
 def dynamic_conv(view: View) -> Iterator[Fault]:
     """ConvInteger has no fast kernel."""
-    reason = view.target.dynamic_stays_float.get("Conv")
+    reason = view.target.placement.dynamic_kept_in_float.get("Conv")
     for node in view.nodes:
         if node.op_type == "ConvInteger" and reason is not None:
             yield Fault(name(node), reason, "quantize with calibration data, or leave the Conv float")
@@ -197,7 +199,7 @@ def mixed_concat(view: View) -> Iterator[Fault]:
 @rule("OCT309", _WARNING, "Scales are not float32")
 def half_scales(view: View) -> Iterator[Fault]:
     """Integer kernels of ONNX Runtime take float32 scales."""
-    if not view.target.rewrites:
+    if not view.target.kernels.rounds_float_weights:
         return
     for product in view.products:
         for dq in (product.x, product.w):
@@ -214,7 +216,7 @@ def half_scales(view: View) -> Iterator[Fault]:
 @rule("OCT310", _WARNING, "int8 weights use the value -128 though they are symmetric")
 def lowest_integer(view: View) -> Iterator[Fault]:
     """TensorRT's weights are -127 … 127."""
-    if not view.target.symmetric_activations:
+    if not view.target.accepts.symmetric_activations:
         return
     for product in view.products:
         weight = stored(product.w)

@@ -45,6 +45,7 @@ from octavo.planning.policies.policy import Policy
 from octavo.planning.state import State, name_of
 from octavo.planning.weights import weight_of
 from octavo.targets import Target
+from octavo.targets.target import OutlierInputs
 
 _NO_CONSUMER = "no quantized operator consumes its output"
 
@@ -69,7 +70,7 @@ class TargetPolicy(Policy):
         rule = rule_of(node)
         if rule is None:
             return refusals.NO_RULE
-        unit = meta.unit(node) if self.target.keeps_units else None
+        unit = meta.unit(node) if self.target.kernels.runs_patterns_whole else None
         if unit is not None:
             return f"part of a {unit.partition(':')[0]}, which the runtime runs as one operator"
         return (
@@ -147,7 +148,7 @@ class TargetPolicy(Policy):
             and rule is not None
             and rule.is_matrix_product
             and lowering is not None
-            and node.op_type in self.target.dynamic_products
+            and node.op_type in self.target.placement.dynamic_linear
             and weight_of(node.inputs[1]) is not None
             and lowering.takes(UINT8, self.recipe.weights.qtype)
             and lowering.refusal(node) is None
@@ -157,7 +158,7 @@ class TargetPolicy(Policy):
         """Whether a layer whose input has outliers reads it in a high and a low part."""
         return (
             node.name in self.outliers
-            and self.target.two_passes
+            and self.target.kernels.outlier_inputs is OutlierInputs.SPLIT
             and not self.everywhere
             and self.style is not Style.QOPERATOR
             and weights.blocks_of(node, self.recipe, self.target) is not None
@@ -184,7 +185,11 @@ class TargetPolicy(Policy):
     def _is_idle(self, node: ir.Node) -> bool:
         """Whether a Conv is cheap, and integers would be made for it and unmade behind it alone."""
         first, reasons = node.inputs[0], self.state.reasons
-        if not self.target.idle_depthwise or self.everywhere or not self.static:
+        if (
+            not self.target.placement.convolutions.idle_depthwise_in_float
+            or self.everywhere
+            or not self.static
+        ):
             return False
         if not query.is_depthwise(node) or first is None or self.state.is_quantized(first):
             return False
@@ -194,7 +199,7 @@ class TargetPolicy(Policy):
 
     def _quantizes_result(self, node: ir.Node) -> bool | str:
         """Whether a linear operator's result is quantized too; the reason why it can't be where it has to."""
-        must = node.op_type in self.target.needs_output
+        must = node.op_type in self.target.placement.needs_output
         if not self.static or not (must or self.everywhere):
             return False
         output = node.outputs[0]

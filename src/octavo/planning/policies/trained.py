@@ -206,7 +206,7 @@ class TrainedPolicy(Policy):
             value = self._fused(value, trained)
         if state.is_quantized(value):
             return True
-        if not self.measure or (optional and node.op_type not in self.target.needs_output):
+        if not self.measure or (optional and node.op_type not in self.target.placement.needs_output):
             return False
         kinds = self._kinds(*(state.key(v, node) for v in node.inputs))
         entry = Measured(Scheme(INT8 if kinds[:1] == [INT8] else UINT8))

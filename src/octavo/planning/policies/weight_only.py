@@ -145,7 +145,7 @@ class WeightOnlyPolicy(Policy):
             return "rtn"
         text = own.algorithm if own is not None and own.algorithm is not None else self.options.algorithm
         text = WITHOUT_DATA if text == "auto" else text
-        if scheme.symmetric and not self.target.contrib:
+        if scheme.symmetric and not self.target.accepts.contrib_ops:
             text = _with_positive_scales(text)
         if algorithm(text).wants is Inputs.NONE:
             return text
@@ -156,10 +156,10 @@ class WeightOnlyPolicy(Policy):
     def _lowered(self, node: ir.Node, scheme: Scheme, columns: int) -> Lowering | str | None:
         """Return MatMulNBits, None for the operator itself behind DequantizeLinear, or why neither fits."""
         size = scheme.granularity.size if isinstance(scheme.granularity, PerBlock) else 0
-        takes = self.target.contrib and size in SIZES and _is_plain(node, columns)
+        takes = self.target.accepts.contrib_ops and size in SIZES and _is_plain(node, columns)
         if self.style is Style.QDQ:
-            taken = self.target.block_ops is None or node.op_type in self.target.block_ops
-            misread = self.target.contrib and self._misread(node, scheme.qtype.bits, columns)
+            taken = self.target.accepts.block_ops is None or node.op_type in self.target.accepts.block_ops
+            misread = self.target.accepts.contrib_ops and self._misread(node, scheme.qtype.bits, columns)
             if taken and not misread:
                 return None
             if takes and not self.options.whole_columns:
@@ -235,7 +235,7 @@ def _table_refusal(node: ir.Node, scheme: Scheme, rank: int, target: Target) -> 
     """Return why a lookup can't be written as GatherBlockQuantized, or None."""
     bits, grain = scheme.qtype.bits, scheme.granularity
     size, axis = (grain.size, grain.axis) if isinstance(grain, PerBlock) else (0, None)
-    if not target.contrib:
+    if not target.accepts.contrib_ops:
         return f"target {target.name} does not take GatherBlockQuantized"
     if bits not in (4, 8):
         return f"GatherBlockQuantized has no {bits}-bit kernel"
