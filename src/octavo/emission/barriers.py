@@ -32,9 +32,9 @@ def write(writer: Writer, name: str) -> None:
 
     Most are a Max that changes nothing. Before a layer it keeps the runtime from rounding the layer's float
     weights, or from looking for a kernel that does not exist; after a Relu or Clip, from dropping that; on
-    both sides of data movement, from moving QuantizeLinear and DequantizeLinear past it. A float Add becomes
-    a Sum, which the runtime does not fuse. A float Softmax becomes its parts, or, over the last axis, gets a
-    floor.
+    both sides of data movement, from moving QuantizeLinear and DequantizeLinear past it, and behind it alone
+    where it reads what is float. A float Add becomes a Sum, which the runtime does not fuse. A float Softmax
+    becomes its parts, or, over the last axis, gets a floor.
     """
     node = writer.nodes[name]
     is_float_node = node.name not in writer.plan.nodes
@@ -46,7 +46,8 @@ def write(writer: Writer, name: str) -> None:
         return
     rule = rule_of(node)
     kind = rule.kind if rule is not None else None
-    if kind is not Kind.CLAMP:
+    moves = kind in (Kind.DATA_MOVEMENT, Kind.LOOKUP)
+    if kind is not Kind.CLAMP and not (moves and is_float_node and not _reads_quantized(writer, node)):
         reads = (i for i in range(len(node.inputs)) if rule is not None and isinstance(rule.role(i), Act))
         index = next(reads, 0)
         value = node.inputs[index]
@@ -55,12 +56,17 @@ def write(writer: Writer, name: str) -> None:
         barrier = _max(writer, value, f"{node.name}_guard")
         writer.before(node, [barrier])
         node.replace_input_with(index, barrier.outputs[0])
-    if kind in (Kind.CLAMP, Kind.DATA_MOVEMENT, Kind.LOOKUP):
+    if moves or kind is Kind.CLAMP:
         for i, value in enumerate(node.outputs):
             if query.is_float(value):
                 barrier = _max(writer, value, f"{node.name}_guard_{i}")
                 writer.after(value, [barrier])
                 writer.replace_everywhere(value, barrier.outputs[0], keep=[barrier])
+
+
+def _reads_quantized(writer: Writer, node: ir.Node) -> bool:
+    names = {value.name for value in node.inputs if value is not None}
+    return any(key.tensor in names for key in writer.plan.entries)
 
 
 def _max(writer: Writer, value: ir.Value, name: str) -> ir.Node:

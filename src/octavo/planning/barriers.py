@@ -1,7 +1,7 @@
 """Fusion barriers: nodes that the runtime must not rewrite between QuantizeLinear and DequantizeLinear.
 
 A barrier is a clamp that clamps nothing; for an Add another name, for a Softmax its parts or a floor under
-what it reads. Five things would go wrong without one:
+what it reads. Six things would go wrong without one:
 
 - A layer that stays float between quantized values is not left so: the runtime rounds its weights to int8
   itself, one scale for the tensor. Data movement and clamps on either side do not stop it.
@@ -10,6 +10,8 @@ what it reads. Five things would go wrong without one:
   its parts one by one.
 - A Softmax over scores that a causal mask has pushed down takes six times as long: exp of them is too small
   for a normal float, and the processor computes with such numbers in microcode.
+- A float MaxPool in front of QuantizeLinear does not stay float: the runtime moves QuantizeLinear to the other
+  side, and pools four times as many integers with a kernel that takes 40 times as long.
 - Around float8 it looks for integer kernels that do not take float8, and the model does not load; and it
   drops a Relu or Clip in front of a float8 QuantizeLinear, which lets negative values pass.
 """
@@ -64,12 +66,19 @@ def find(
     return tuple(found)
 
 
-def slow_fusions(nodes: Iterable[ir.Node], target: Target) -> tuple[str, ...]:
-    """Return the names of float nodes that are slow as they are, or once the runtime has fused them."""
+def slow_fusions(
+    nodes: Iterable[ir.Node], entries: Mapping[Key, Entry], target: Target
+) -> tuple[str, ...]:
+    """Return the names of float nodes that are slow as they are, or once the runtime has rewritten them."""
+    touched = {key.tensor for key in entries}
+    whole = {key.tensor for key in entries if key.consumer is None}
     return tuple(
         node.name or ""
         for node in nodes
-        if _is_joined(node, target) or _is_slow_softmax(node, target) or _is_floored(node, target)
+        if _is_joined(node, target)
+        or _is_slow_softmax(node, target)
+        or _is_floored(node, target)
+        or _is_made_integer(node, touched, whole, target)
     )
 
 
@@ -77,6 +86,18 @@ def _is_joined(node: ir.Node, target: Target) -> bool:
     return query.is_op(node, "Add") and any(
         consumer.op_type in target.lowerings.sum_before for consumer in node.outputs[0].consumers()
     )
+
+
+def _is_made_integer(
+    node: ir.Node, touched: Collection[str], whole: Collection[str], target: Target
+) -> bool:
+    """Whether a float operator would read what the runtime has quantized in front of it, and be slow at it.
+
+    Between integers on both sides its integer kernel is fast: there the layout suits it.
+    """
+    if node.op_type not in target.kernels.slow_behind_float or node.domain or not node.name:
+        return False
+    return _leads_to(node.outputs[0], touched) and not _comes_from(node.inputs[0], whole)
 
 
 def _is_slow_softmax(node: ir.Node, target: Target) -> bool:

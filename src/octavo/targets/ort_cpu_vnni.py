@@ -95,6 +95,7 @@ ORT_CPU_VNNI = Target(
             **dict.fromkeys(("Reshape", "Transpose", "Slice", "Gather"), (*_EIGHT, "uint16")),
         },
         fused=_FUSED,
+        slow_behind_float=frozenset({"MaxPool"}),
         outlier_inputs=OutlierInputs.SPLIT,
         slow_activations={"int8": "x86 kernels take uint8; layers that share an int8 tensor run in float"},
         slow_weights={"uint8": "products of uint8 with uint8 take 1.5 to 2.4 times as long as with int8"},
@@ -127,6 +128,8 @@ ORT_CPU_VNNI = Target(
             "a first Conv with little work per output in float where the image is large or its size is open,"
             " and a depthwise Conv behind it: quantizing the image costs more than it gains;"
             " also the third Conv of a first block whose input is added to its output",
+            "a MaxPool behind a float Conv in float, with a barrier: on integers that no QLinearConv has made it"
+            " takes 40 times as long",
             "a 1×1 Conv with little work that computes a model output in float: no later layer makes up for"
             " what 8 bits lose",
             "a depthwise Conv between float operators in float: Q and DQ of two feature maps cost more than"
