@@ -10,8 +10,8 @@ what it reads. Six things would go wrong without one:
   its parts one by one.
 - A Softmax over scores that a causal mask has pushed down takes six times as long: exp of them is too small
   for a normal float, and the processor computes with such numbers in microcode.
-- A float MaxPool in front of QuantizeLinear does not stay float: the runtime moves QuantizeLinear to the other
-  side, and pools four times as many integers with a kernel that takes 40 times as long.
+- A float MaxPool in front of QuantizeLinear does not stay float: the runtime moves QuantizeLinear to its
+  other side, and pools four times as many integers with a kernel that takes 40 times as long.
 - Around float8 it looks for integer kernels that do not take float8, and the model does not load; and it
   drops a Relu or Clip in front of a float8 QuantizeLinear, which lets negative values pass.
 """
@@ -66,9 +66,7 @@ def find(
     return tuple(found)
 
 
-def slow_fusions(
-    nodes: Iterable[ir.Node], entries: Mapping[Key, Entry], target: Target
-) -> tuple[str, ...]:
+def slow_fusions(nodes: Iterable[ir.Node], entries: Mapping[Key, Entry], target: Target) -> tuple[str, ...]:
     """Return the names of float nodes that are slow as they are, or once the runtime has rewritten them."""
     touched = {key.tensor for key in entries}
     whole = {key.tensor for key in entries if key.consumer is None}
@@ -88,9 +86,7 @@ def _is_joined(node: ir.Node, target: Target) -> bool:
     )
 
 
-def _is_made_integer(
-    node: ir.Node, touched: Collection[str], whole: Collection[str], target: Target
-) -> bool:
+def _is_made_integer(node: ir.Node, touched: Collection[str], whole: Collection[str], target: Target) -> bool:
     """Whether a float operator would read what the runtime has quantized in front of it, and be slow at it.
 
     Between integers on both sides its integer kernel is fast: there the layout suits it.

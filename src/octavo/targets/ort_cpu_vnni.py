@@ -128,8 +128,8 @@ ORT_CPU_VNNI = Target(
             "a first Conv with little work per output in float where the image is large or its size is open,"
             " and a depthwise Conv behind it: quantizing the image costs more than it gains;"
             " also the third Conv of a first block whose input is added to its output",
-            "a MaxPool behind a float Conv in float, with a barrier: on integers that no QLinearConv has made it"
-            " takes 40 times as long",
+            "a MaxPool behind a float Conv in float, with a barrier: on integers that no QLinearConv has"
+            " made it takes 40 times as long",
             "a 1×1 Conv with little work that computes a model output in float: no later layer makes up for"
             " what 8 bits lose",
             "a depthwise Conv between float operators in float: Q and DQ of two feature maps cost more than"

@@ -95,7 +95,7 @@ class Kernels:
     rounds_float_weights: bool = True  # of float layers between Q and DQ, which therefore need a barrier
     runs_patterns_whole: bool = True  # runs a pattern such as HardSwish as one float operator, left alone
     saturates: bool = False  # adds pairs of uint8 × int8 products in 16 bits
-    slow_behind_float: frozenset[str] = frozenset()  # data movement that is slow on integers made for it alone
+    slow_behind_float: frozenset[str] = frozenset()  # slow on integers made for them alone
     outlier_inputs: OutlierInputs = OutlierInputs.IN_FLOAT
     slow_activations: Mapping[str, str] = field(default_factory=dict)  # type → consequence
     slow_weights: Mapping[str, str] = field(default_factory=dict)
