@@ -130,6 +130,32 @@ def test_perplexity_is_that_of_the_table(folder: Path) -> None:
     assert not compared.scores[0].higher_is_better
 
 
+def test_beside_a_reference_the_divergence_of_predictions_and_equal_best_tokens_are_counted(
+    folder: Path,
+) -> None:
+    model, other = (save(language_model(32, seed=s), folder / f"{s}.onnx") for s in (0, 1))
+    text = " ".join(sentences(60))
+    (folder / "text.txt").write_text(text)
+    log_p, log_q = (
+        table - np.log(np.exp(table).sum(axis=1, keepdims=True))
+        for table in (arrays(path)["table"].astype(float) for path in (model, other))
+    )
+    tokens = ids(text)
+    seen = np.concatenate([tokens[i : i + 15] for i in range(0, len(tokens) - 15, 16)]).astype(int)
+    want = float((np.exp(log_p) * (log_p - log_q)).sum(axis=1)[seen].mean())
+    same = float((log_p.argmax(axis=1) == log_q.argmax(axis=1))[seen].mean())
+    one = octavo.evaluate(other, folder / "text.txt", "perplexity", against=model, window=16)
+    assert one["kl"] == pytest.approx(want, rel=1e-5)
+    assert one["same_top1"] == pytest.approx(same)
+    assert [score.value for score in one.against_scores[1:]] == [0.0, 1.0]
+    from octavo.evaluation.evaluator import evaluate_several
+
+    several = evaluate_several([model, other, model], folder / "text.txt", "perplexity", window=16)
+    assert [result["kl"] for result in several] == [one["kl"], 0.0]
+    alone = octavo.evaluate(other, folder / "text.txt", "perplexity", window=16)
+    assert [score.name for score in alone.scores] == ["perplexity"]
+
+
 def fails(kind: Any, words: str, *arguments: Any, **options: Any) -> None:
     with pytest.raises(kind, match=words):
         octavo.evaluate(*arguments, **options)

@@ -15,7 +15,16 @@ from octavo.evaluation import intervals
 from octavo.evaluation.model_paths import check_same_inputs, model_path, model_title
 from octavo.evaluation.registry import task_of
 from octavo.evaluation.scores import Difference, Evaluation, Score
-from octavo.evaluation.task import Batch, Metric, PairProcessing, PreparedTask, Processing, Task, TaskContext
+from octavo.evaluation.task import (
+    Batch,
+    Metric,
+    PairProcessing,
+    PreparedTask,
+    Processing,
+    ReferenceProcessing,
+    Task,
+    TaskContext,
+)
 from octavo.model.files import io
 from octavo.model.runtime.samples import specs_of
 from octavo.model.runtime.session import Session
@@ -57,7 +66,8 @@ def evaluate(
         raise RecipeError(f"The task {chosen.name!r} compares a model with its float model; give both.")
     sources = [model] if against is None else [model, against]
     run = _Run(samples, batch, engine_of(engine, workers, address, threads), tuple(custom_ops), progress)
-    found = _measured(chosen, sources, data, run, pair=pair)
+    reference = None if against is None else 1
+    found = _measured(chosen, sources, data, run, pair=pair, reference=reference)
     return _evaluation(chosen, found, found.rows, [model_title(source) for source in sources])
 
 
@@ -91,7 +101,7 @@ def evaluate_several(
             _evaluation(chosen, found, found.rows, [name, names[0]])
             for found, name in zip(pairs, names[1:], strict=True)
         )
-    found = _measured(chosen, models, data, run, pair=False)
+    found = _measured(chosen, models, data, run, pair=False, reference=0)
     return tuple(
         _evaluation(chosen, found, [rows, found.rows[0]], [name, names[0]])
         for rows, name in zip(found.rows[1:], names[1:], strict=True)
@@ -124,7 +134,13 @@ class _Measured:
 
 
 def _measured(
-    chosen: Task, sources: Sequence[io.ModelSource], data: Any, run: _Run, *, pair: bool
+    chosen: Task,
+    sources: Sequence[io.ModelSource],
+    data: Any,
+    run: _Run,
+    *,
+    pair: bool,
+    reference: int | None = None,
 ) -> _Measured:
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -132,19 +148,25 @@ def _measured(
         specs = [specs_of(io.load(path)) for path in paths]
         check_same_inputs(specs, sources)
         prepared = chosen.open(data, TaskContext(specs[0], paths[0], run.samples, run.batch))
-        job = Inference(tuple(paths), prepared.processing, pair, tuple(str(path) for path in run.custom_ops))
+        custom_ops = tuple(str(path) for path in run.custom_ops)
+        job = Inference(tuple(paths), prepared.processing, pair, custom_ops, reference)
         rows = _all_rows(job, prepared, run.engine, run.progress)
     return _Measured(prepared, rows, time.monotonic() - began)
 
 
 @dataclass(frozen=True)
 class Inference:
-    """The job of a worker: run models on batches. With ``pair`` the second model is the reference."""
+    """The job of a worker: run models on batches.
+
+    With ``pair`` the second model is the reference; ``reference`` is the place of a model that rows of the
+    others may be compared with.
+    """
 
     models: tuple[Path, ...]
     processing: Processing
     pair: bool = False
     custom_ops: tuple[str, ...] = ()
+    reference: int | None = None
 
     @contextlib.contextmanager
     def open(self, threads: int | None) -> Iterator[Callable[[Batch], Rows]]:
@@ -158,6 +180,10 @@ class Inference:
             outputs = [session.run(feed) for session in sessions]
             if self.pair:
                 return [cast(PairProcessing, self.processing).pair_rows(outputs[0], outputs[1], batch)]
+            if self.reference is not None and hasattr(self.processing, "rows_beside"):
+                processing = cast(ReferenceProcessing, self.processing)
+                known = outputs[self.reference]
+                return [processing.rows_beside(one, known, batch, feed) for one in outputs]
             return [self.processing.rows(one, batch, feed) for one in outputs]
 
         yield run

@@ -5,6 +5,7 @@ top_k        1 where the label is among the k best classes; of equal scores the 
 spearman     Pearson's correlation of ranks, where equal values share their mean rank
 perplexity   ``exp(Σ −log p / Σ tokens)``
 token_nll    ``logsumexp(z) − z[target]`` in float64, for each token
+divergence   ``Σ p (log p − log q)`` over the vocabulary, in nats, for each token
 ===========  ==================================================================================
 """
 
@@ -50,6 +51,20 @@ def token_nll(logits: Array, targets: Array) -> F64:
     highest = z.max(axis=1)
     normaliser = highest + np.log(np.exp(z - highest[:, None]).sum(axis=1))
     return np.asarray(normaliser - z[np.arange(len(targets)), targets])
+
+
+def log_probabilities(logits: Array) -> F64:
+    """Return the logarithm of the softmax of each row, in float64."""
+    z = np.asarray(logits, np.float64)
+    z = z - z.max(axis=1, keepdims=True)
+    return np.asarray(z - np.log(np.exp(z).sum(axis=1, keepdims=True)))
+
+
+def divergence(logits: Array, reference: Array) -> F64:
+    """Return the Kullback-Leibler divergence of each row of logits from the reference's, in nats."""
+    expected = log_probabilities(reference)
+    surplus = expected - log_probabilities(logits)
+    return np.asarray((np.exp(expected) * surplus).sum(axis=1))
 
 
 def perplexity(rows: F64) -> float:

@@ -61,6 +61,14 @@ class PairProcessing(Processing, Protocol):
         ...
 
 
+class ReferenceProcessing(Processing, Protocol):
+    """Processing whose rows say more where the outputs of a reference model are known."""
+
+    def rows_beside(self, outputs: Outputs, reference: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:
+        """Return a row for each sample of the batch, with how far it is from the reference."""
+        ...
+
+
 @dataclass(frozen=True)
 class Metric:
     """A number computed from the rows, and how its confidence interval is found.

@@ -1,10 +1,20 @@
-"""Perplexity: how well a language model predicts a text, over windows of tokens."""
+"""Perplexity: how well a language model predicts a text, over windows of tokens.
+
+Beside a reference, as a rule the float model, two figures say how far the predictions themselves have moved::
+
+    kl         mean over all tokens of Σ p_ref · (log p_ref − log p), in nats
+    same_top1  share of tokens where both models find the same next token most likely
+
+Both see small changes that perplexity does not: an error may make a text as likely as before, or likelier.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,8 +25,9 @@ from octavo.data.past import empty_past, is_past
 from octavo.data.readers.numpy_files import plain_array
 from octavo.errors import DataError, ModelError, RecipeError
 from octavo.evaluation.label_files import read_text
-from octavo.evaluation.metrics import perplexity, token_nll
+from octavo.evaluation.metrics import divergence, perplexity, token_nll
 from octavo.evaluation.task import (
+    F64,
     Array,
     Batch,
     Feeds,
@@ -43,7 +54,7 @@ class Perplexity:
     window: int = 512
     output: str | None = None
     name: ClassVar[str] = "perplexity"
-    summary: ClassVar[str] = "perplexity of a language model over windows of tokens"
+    summary: ClassVar[str] = "perplexity of a language model over windows of tokens; KL beside a reference"
 
     def open(self, data: Any, context: TaskContext) -> PreparedTask:
         """Return windows that do not overlap; what is left over at the end is not counted."""
@@ -57,7 +68,7 @@ class Perplexity:
             batches(feeds, 1),
             len(feeds),
             LogitProcessing(ids.name, self.output),
-            (Metric("perplexity", perplexity, higher_is_better=False),),
+            _metrics,
             settings={"tokens": int(sum(feed[ids.name].size - len(feed[ids.name]) for feed in feeds))},
         )
 
@@ -119,9 +130,28 @@ def _filled(ids: Array, specs: Sequence[InputSpec], own: InputSpec) -> dict[str,
     return feed
 
 
+def _metrics(rows: F64) -> tuple[Metric, ...]:
+    """Return perplexity, and beside a reference the distance from it."""
+    found = (Metric("perplexity", perplexity, higher_is_better=False),)
+    if np.isnan(rows[:, 2:]).any():
+        return found
+    return (
+        *found,
+        Metric("kl", partial(_by_token, column=2), higher_is_better=False),
+        Metric("same_top1", partial(_by_token, column=3), percent=True),
+    )
+
+
+def _by_token(rows: F64, column: int) -> float:
+    return float(rows[:, column].sum() / rows[:, 1].sum())
+
+
 @dataclass(frozen=True)
 class LogitProcessing:
-    """Feeds windows, and keeps ``(sum of −log p, tokens)`` of each."""
+    """Feeds windows, and keeps ``(sum of −log p, tokens, sum of KL, tokens with the same best)`` of each.
+
+    The last two are NaN where there is no reference.
+    """
 
     ids: str
     output: str | None
@@ -135,11 +165,27 @@ class LogitProcessing:
         """Return the negative log likelihood of all next tokens of the window, and their number."""
         ids = feed[self.ids]
         logits = self._logits(outputs, ids)
-        parts = [token_nll(logits[i, :-1], ids[i, 1:]) for i in range(len(ids))]
-        nll = float(sum(part.sum() for part in parts))
+        nll = sum(float(token_nll(logits[row, part], ids[row, 1:][part]).sum()) for row, part in _parts(ids))
         if not np.isfinite(nll):
             raise ModelError(f"The logits of window {batch.indices[0]} hold NaN or infinity.")
-        return [(nll, float(sum(part.size for part in parts)))]
+        return [(nll, float(ids.size - len(ids)), math.nan, math.nan)]
+
+    def rows_beside(self, outputs: Outputs, reference: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:
+        """Return the same with the divergence from the reference, and how often both predict alike."""
+        (nll, tokens, _, _), *_ = self.rows(outputs, batch, feed)
+        ids = feed[self.ids]
+        logits, expected = self._logits(outputs, ids), self._logits(reference, ids)
+        if logits.shape != expected.shape:
+            raise ModelError(
+                f"The models have {logits.shape[2]} and {expected.shape[2]} tokens; give a model and the one"
+                " made from it."
+            )
+        apart, same = 0.0, 0
+        for row, part in _parts(ids):
+            own, other = logits[row, part], expected[row, part]
+            apart += float(divergence(own, other).sum())
+            same += int((own.argmax(axis=1) == other.argmax(axis=1)).sum())
+        return [(nll, tokens, apart, float(same))]
 
     def _logits(self, outputs: Outputs, ids: Array) -> Array:
         chosen = list(outputs.values()) if self.output is None else [named_output(outputs, self.output)]
@@ -157,3 +203,14 @@ class LogitProcessing:
                 "tokenizer belongs to another model."
             )
         return found
+
+
+def _parts(ids: Array) -> Iterator[tuple[int, slice]]:
+    """Yield the positions that predict a token, a few of a row at a time, to bound the memory."""
+    last = ids.shape[1] - 1
+    for row in range(len(ids)):
+        for start in range(0, last, _POSITIONS):
+            yield row, slice(start, min(start + _POSITIONS, last))
+
+
+_POSITIONS = 64  # of one window whose logits are in float64 at a time: 100 MB for 200,000 tokens
