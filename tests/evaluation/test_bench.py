@@ -171,3 +171,17 @@ def test_wrong_requests_are_told(both: tuple[Path, Path], tmp_path: Path) -> Non
         octavo.bench(tmp_path / "no.onnx")
     with pytest.raises(DataError, match="takes shape"):
         octavo.bench(path, data=[{"x": np.zeros((3, 4), np.float32)}])
+
+
+def test_language_models_are_timed_with_the_cache_of_a_prompt(tmp_path: Path) -> None:
+    from decoders import HEADS, LAYERS, SIZE, primitive_decoder
+
+    octavo.quantize(primitive_decoder(), weights="int4", output=tmp_path / "q.onnx")
+    result = octavo.bench(primitive_decoder(), tmp_path / "q.onnx", seconds=0.1, profile=False, memory=False)
+    first, second = (one.decoding for one in result.models)
+    assert first is not None and second is not None
+    assert first.prompt == second.prompt == 64
+    assert first.cache_bytes == second.cache_bytes == 2 * LAYERS * HEADS * 65 * SIZE * 4
+    assert first.token_ratio is None and second.token_ratio is not None
+    assert "written tokens/s" in str(result) and "cache (65 tokens)" in str(result)
+    assert result.to_dict()["models"][1]["decoding"]["prefill"]["median"] > 0

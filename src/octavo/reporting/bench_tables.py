@@ -80,6 +80,30 @@ def _several_rows(data: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
     return rows, ["", "latency", "speed to model 1", "load time", "memory", "file size"]
 
 
+def _decoding_rows(data: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
+    """Return a row for each language model with a cache: reading a prompt, and writing tokens."""
+    rows = []
+    for title, model in zip(_titles(data), data["models"], strict=True):
+        found = model.get("decoding")
+        if found is None:
+            return [], []
+        first, token = found["prefill"]["median"], found["token"]["median"]
+        rows.append(
+            [
+                title,
+                time_text(first),
+                f"{found['prompt'] / first:.0f}",
+                speed_text(found["prefill_ratio"]) if found["prefill_ratio"] else NONE,
+                f"{1 / token:.1f}",
+                speed_text(found["token_ratio"]) if found["token_ratio"] else NONE,
+                size(found["cache_bytes"]),
+            ]
+        )
+    prompt = data["models"][0]["decoding"]["prompt"]
+    head = ["", f"first token ({prompt} tokens read)", "read tokens/s", "to model 1", "written tokens/s"]
+    return rows, [*head, "to model 1", f"cache ({prompt + 1} tokens)"]
+
+
 def _op_rows(data: Mapping[str, Any]) -> tuple[list[list[str]], list[str]]:
     """Return op types, the longest first, both models side by side."""
     tables = [{op["op_type"]: op for op in model["ops"]} for model in data["models"]]
@@ -113,6 +137,9 @@ def _unfused(model: Mapping[str, Any]) -> tuple[str, list[list[str]]]:
 def bench_table(data: Mapping[str, Any]) -> str:
     """Return the measurements as lines."""
     blocks = ["\n".join(_head(data)), columns(*_main_rows(data))]
+    spoken, head = _decoding_rows(data)
+    if spoken:
+        blocks.append(columns(spoken, head))
     ops, titles = _op_rows(data)
     if ops:
         blocks.append(_shortened(ops, titles, _LISTED_OPS, "more op type"))
@@ -133,6 +160,9 @@ def bench_markdown(data: Mapping[str, Any], title: str = "Measurement") -> str:
     """Return the measurements as a page of Markdown, in full."""
     parts = [f"# {escaped(title)}", "\n".join(f"- {escaped(line)}" for line in _head(data))]
     parts.append(markdown_table(*_main_rows(data)))
+    spoken, head = _decoding_rows(data)
+    if spoken:
+        parts += ["## Prompt and tokens", markdown_table(spoken, head)]
     ops, titles = _op_rows(data)
     if ops:
         parts += ["## Time by op type", markdown_table(ops, titles)]

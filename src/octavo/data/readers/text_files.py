@@ -32,6 +32,7 @@ _FIELDS = {
     "attention_mask": ("attention_mask", "input_mask", "mask"),
     "type_ids": ("token_type_ids", "segment_ids", "type_ids", "input_type_ids"),
     "positions": ("position_ids", "positions"),
+    "use_cache": ("use_cache_branch",),
 }
 _PAST = "past"  # the field of an input that is a part of the cache
 _PADS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")
@@ -159,6 +160,7 @@ class Encoder:
                 array[row, position] = getattr(one, field)
         counted = np.maximum(np.cumsum(rows["attention_mask"], 1) - 1, 0)
         rows["positions"] = counted if left else np.broadcast_to(np.arange(width), shape)
+        rows["use_cache"] = np.zeros(1, np.bool_)  # of a merged decoder: the cache is empty
         found = {
             spec.name: empty_past(spec, len(group))
             if self.fields[spec.name] == _PAST

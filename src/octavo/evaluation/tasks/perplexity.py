@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from octavo.data.decoder import filled, ids_of
 from octavo.data.feeds import checked
-from octavo.data.past import empty_past, is_past
 from octavo.data.readers.numpy_files import plain_array
 from octavo.errors import DataError, ModelError, RecipeError
 from octavo.evaluation.label_files import read_text
@@ -40,7 +40,6 @@ from octavo.evaluation.task import (
     shapes_text,
 )
 from octavo.evaluation.text_samples import token_ids, tokenizer_path
-from octavo.model.runtime.session import InputSpec
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,8 @@ class Perplexity:
             raise RecipeError(
                 f"window must be at least 2, not {self.window}: a next token has to be predicted."
             )
-        ids = next((spec for spec in context.specs if "ids" in spec.name.lower()), context.specs[0])
-        feeds = self._feeds(data, context, ids)
+        ids = ids_of(context.specs)
+        feeds = self._feeds(data, context)
         return PreparedTask(
             batches(feeds, 1),
             len(feeds),
@@ -72,10 +71,10 @@ class Perplexity:
             settings={"tokens": int(sum(feed[ids.name].size - len(feed[ids.name]) for feed in feeds))},
         )
 
-    def _feeds(self, data: Any, context: TaskContext, ids: InputSpec) -> list[Any]:
+    def _feeds(self, data: Any, context: TaskContext) -> list[Any]:
         if isinstance(data, str | Path) or hasattr(data, "__array__"):
             windows = self._windows(data, context)[: context.samples]
-            return [_filled(window, context.specs, ids) for window in windows]
+            return [filled(window, context.specs) for window in windows]
         taken = itertools.islice(data, context.samples)
         found = [checked(feed, context.specs, index) for index, feed in enumerate(taken)]
         if not found:
@@ -106,28 +105,6 @@ class Perplexity:
         if path.suffix.lower() != ".txt":
             raise DataError(f"{path} is not a text file; perplexity takes .txt, or .npy with token ids.")
         return token_ids(read_text(path, "text"), tokenizer_path(self.tokenizer, context.model))
-
-
-def _filled(ids: Array, specs: Sequence[InputSpec], own: InputSpec) -> dict[str, Array]:
-    """Return a window with the mask, positions and empty past that a model may take beside the ids."""
-    feed: dict[str, Array] = {}
-    for spec in specs:
-        name = spec.name.lower()
-        if spec.name == own.name:
-            feed[spec.name] = ids.astype(spec.dtype)
-        elif "mask" in name:
-            feed[spec.name] = np.ones(ids.shape, spec.dtype)
-        elif "position" in name:
-            feed[spec.name] = np.arange(ids.shape[1]).astype(spec.dtype)[None]
-        elif "token_type" in name:
-            feed[spec.name] = np.zeros(ids.shape, spec.dtype)
-        elif is_past(spec):
-            feed[spec.name] = empty_past(spec, 1)
-        else:
-            raise ModelError(
-                f"The input {spec.name!r} of the model can't be made from token ids; give feeds as data."
-            )
-    return feed
 
 
 def _metrics(rows: F64) -> tuple[Metric, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from octavo.errors import ModelError, RecipeError
 from octavo.evaluation.model_paths import check_same_inputs, model_path, model_title
+from octavo.evaluation.timing.decoding import decoding
 from octavo.evaluation.timing.footprint import file_bytes, footprint
 from octavo.evaluation.timing.latency import Latency, interleaved, on_first_core, ratio, taking_turns
 from octavo.evaluation.timing.measurements import Bench, Measured
@@ -62,12 +63,14 @@ def bench(
         calls = [partial(_run_all, session, feeds) for session in sessions]
         with on_first_core(threads):
             taken = interleaved(calls, seconds=seconds, clock=CLOCKS[clock], progress=partial(say, "timing"))
+            spoken = decoding(sessions, feeds, seconds, CLOCKS[clock])
         taken /= len(feeds)
         del calls, sessions
         details = _Details(feeds, specs, threads)
         found = []
         for number, (source, path, row) in enumerate(zip(sources, paths, taken, strict=True)):
-            one = Measured(model_title(source), file_bytes(path), Latency.of(row))
+            own = spoken[number] if spoken else None
+            one = Measured(model_title(source), file_bytes(path), Latency.of(row), decoding=own)
             if memory:
                 say("memory", number, None)
                 one = details.with_memory(one, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from octavo.evaluation.timing.decoding import Decoding
 from octavo.evaluation.timing.latency import Latency, Ratio
 from octavo.evaluation.timing.profiler import NodeTime, OpTime, Unfused
 from octavo.reporting.bench_tables import bench_line, bench_table
@@ -29,6 +30,7 @@ class Measured:
     ops: tuple[OpTime, ...] = ()
     unfused: tuple[Unfused, ...] = ()
     nodes: tuple[NodeTime, ...] = ()
+    decoding: Decoding | None = None  # of a language model with a cache
 
 
 @dataclass(frozen=True, repr=False)

@@ -101,7 +101,7 @@ def _guess(spec: InputSpec, symbol: str, axis: int, size: int | None) -> int:
     """Batch one, no past, small images, short sequences, and signals long enough for a window."""
     name = symbol.lower()
     if any(part in name for part in _PAST) and "+" not in name:
-        return 0 if "len" in name or "seq" in name else 1
+        return 0 if "len" in name or "seq" in name or (axis and "past" in name) else 1
     if axis == 0 or "batch" in name or _is_state(spec):
         return 1
     if size is not None:

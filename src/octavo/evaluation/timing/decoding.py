@@ -1,0 +1,85 @@
+"""How fast language models read a prompt and write tokens, each with the cache that it has made itself.
+
+The prompt is read from an empty cache, and then one token is written again and again with the cache of the
+prompt: what a chat waits for first, and what it waits for after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from octavo.data.decoder import Decoder, ids_of
+from octavo.evaluation.task import F64, Array
+from octavo.evaluation.timing.latency import Latency, Ratio, interleaved, ratio
+from octavo.evaluation.timing.timed_feeds import Feed
+from octavo.model.runtime.session import Session
+
+PROMPT = 64  # tokens, where the samples do not say
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The times of one model: seconds of the prompt and of one token, and the bytes of the cache."""
+
+    prompt: int  # tokens
+    prefill: Latency  # seconds to the first token
+    token: Latency  # seconds of each that follows
+    cache_bytes: int  # after the prompt, and one token more
+    prefill_ratio: Ratio | None = None  # times as fast as the first model
+    token_ratio: Ratio | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens written in a second."""
+        return 1 / self.token.median
+
+    @property
+    def prompt_per_second(self) -> float:
+        """Tokens of a prompt read in a second."""
+        return self.prompt / self.prefill.median
+
+
+def decoding(
+    sessions: Sequence[Session], feeds: Sequence[Feed], seconds: float, clock: Callable[[], float]
+) -> tuple[Decoding, ...]:
+    """Time decoders that take turns; none where one of them has no cache."""
+    decoders = [Decoder.of(session.inputs, session.output_names) for session in sessions]
+    if not all(decoders):
+        return ()
+    known = [one for one in decoders if one is not None]
+    prompt = _prompt(feeds[0][ids_of(known[0].specs).name])
+    reads, writes, sizes = [], [], []
+    for session, decoder in zip(sessions, known, strict=True):
+        feed = decoder.feed(prompt)
+        outputs = session.run(feed)
+        best = np.argmax(outputs[decoder.logits][:, -1], axis=-1)[:, None]
+        past = decoder.past(outputs)
+        reads.append(partial(session.run, feed))
+        writes.append(partial(session.run, decoder.feed(best, past)))
+        after = decoder.past(session.run(decoder.feed(best, past)))
+        sizes.append(sum(array.nbytes for array in after.values()))
+    timed = [interleaved(calls, seconds=seconds / 2, clock=clock) for calls in (reads, writes)]
+    return tuple(
+        Decoding(
+            prompt.shape[1],
+            Latency.of(timed[0][index]),
+            Latency.of(timed[1][index]),
+            size,
+            *(_ratio(rows, index) for rows in timed),
+        )
+        for index, size in enumerate(sizes)
+    )
+
+
+def _ratio(rows: F64, index: int) -> Ratio | None:
+    return ratio(rows[0], rows[index]) if index else None
+
+
+def _prompt(ids: Array) -> Array:
+    """Return the first sample as a prompt: cut, or repeated, to the length of one."""
+    row = np.asarray(ids)[:1]
+    return np.resize(row, (1, PROMPT)) if row.size else np.zeros((1, PROMPT), np.int64)
