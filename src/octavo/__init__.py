@@ -1,8 +1,58 @@
-"""Octavo quantizes ONNX models: smaller, faster, still right, and it shows why.
+"""Quantize ONNX models: smaller, faster, still right, and shown to be so.
 
-``octavo.quantize(model, data)`` does all of it. The names in ``__all__`` are the public surface;
-:func:`stability` says of each whether it is stable or provisional, and docs/api.md lists them. Everything is
-loaded when it is first used, so that importing the package (and ``octavo --help``) costs next to nothing.
+Quick start::
+
+    import octavo
+
+    result = octavo.quantize("model.onnx", "calib.npz")    # tries a few ways, keeps the best
+    print(result)                                          # what was quantized, what stayed in float and why
+    result.save("model.int8.onnx")
+
+    print(octavo.evaluate("model.int8.onnx", "test.npz", against="model.onnx", scale=255))  # still right?
+    print(octavo.bench("model.onnx", "model.int8.onnx"))                                    # faster?
+    print(octavo.compare("model.onnx", "model.int8.onnx", "calib.npz"))                     # what was lost?
+
+``help(octavo.quantize)`` explains a verb. ``print`` shows a result as a table, a notebook does so by itself.
+
+Quantize
+    quantize      quantize a model, with data or without
+    tune          the same, and return every way that was tried
+    convert_qat   turn a model trained with fake quantization into one that computes with integers
+    plan          what would be quantized, and what would stay in float and why
+    prepare, ready, calibrate, emit    the stages of quantize, one by one
+    load_stats, save_stats             statistics of a calibration
+
+Measure and explain
+    evaluate      accuracy, with intervals; ``metric`` registers a metric of your own
+    bench         latency, memory, load time and size
+    compare       where a quantized model is wrong, and why
+    propose       changes of the recipe that were measured to help
+    doctor        what will be hard about quantizing a model
+    inspect       how a model is quantized, by whatever tool
+    lint          what a target rejects, computes wrongly or runs slowly
+    report        results on one HTML page
+
+What they give
+    Result, Plan, Prepared, Stats, QParams, Tuned, Evaluation, Bench, Comparison, Proposal, Diagnosis, Lint
+
+Data
+    A path, an array, an iterable of ``{input name: array}``, an object with ``get_next()``, or one of
+    images, arrays, text, random_data; ``preprocessing`` registers steps for images of your own.
+
+What to ask for
+    keywords      quantize(..., exclude="head", method="entropy", weights="int8", max_drop="1%")
+    recipes       W8A8, W8A16, W8, W4, W4A16, FP8, preset(name); W8A8.but(exclude="head") changes one
+    parts         Recipe, Scheme, DynamicScheme, Override, Style, Placement, PerTensor, PerChannel, PerBlock
+    methods       MinMax, Percentile, Entropy, MSE, Distribution, Auto
+    requirements  Demands, TaskCheck
+    preparation   PrepareOptions
+
+Errors
+    OctavoError is the root of RecipeError, ModelError, DataError, TableError, OutputError, IsolationError.
+    ``isolated`` runs a verb on an untrusted model in a process of its own.
+
+``stability(name)`` says of each of these names whether it is stable or provisional. Everything is loaded when
+it is first used: importing the package costs next to nothing.
 """
 
 from __future__ import annotations

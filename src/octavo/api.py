@@ -20,6 +20,7 @@ from octavo.core.files import refuse_inputs, refuse_special
 from octavo.core.plan import Plan
 from octavo.core.recipe import Pattern, Style
 from octavo.core.scheme import Method
+from octavo.core.shown import Shown
 from octavo.core.stats import Stats
 from octavo.errors import RecipeError, closest
 from octavo.model.files import io
@@ -402,8 +403,8 @@ def plan(
     return replace(found, notes=(*subject.report.notes, *found.notes))
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
+@dataclass(frozen=True, eq=False, repr=False)
+class Prepared(Shown):
     """A model that is ready to be quantized, and what was done to it."""
 
     model: ir.Model

@@ -21,20 +21,21 @@ from octavo.core import codec, files
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
 from octavo.core.recipe import Recipe
+from octavo.core.shown import Shown
 from octavo.core.stats import Stats
 from octavo.errors import OutputError
 from octavo.model.files import io
 from octavo.model.prepare import PrepareReport
 from octavo.model.runtime.session import Feeds
 from octavo.model.runtime.verification import verify
-from octavo.reporting.summary import summary
+from octavo.reporting.summary import headline, sizes, summary
 
 SCHEMA = 1  # the version of what to_dict() gives
 _MOST_SHRUNK = 10  # a result has at least this part of the float weights' bytes
 
 
-@dataclass(frozen=True, eq=False)
-class Result:
+@dataclass(frozen=True, eq=False, repr=False)
+class Result(Shown):
     """A quantized model with its plan, parameters and statistics; prints as a summary."""
 
     model: ir.Model
@@ -63,6 +64,9 @@ class Result:
 
     def __str__(self) -> str:
         return self.summary()
+
+    def _line(self) -> str:
+        return f"{headline(self.plan, self.params)}, {sizes(self)}"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

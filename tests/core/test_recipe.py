@@ -224,10 +224,11 @@ BAD = [
         {"base": "W8A8", "weights": {"qtype": "int9"}},
         "weights.qtype: 'int9' is no quantized type; did you mean",
     ),
-    ({"base": "W8A8", "weights": "int8"}, "weights: expected a mapping of settings, found 'int8'"),
+    ({"base": "W8A8", "weights": "int9"}, "weights: 'int9' is no quantized type; did you mean 'int8'"),
+    ({"base": "W8A8", "weights": 8}, "weights: expected a mapping of settings, found 8"),
     (
         {"base": "W8A8", "activations": "dynmic"},
-        "activations: 'dynmic' is no activation scheme; write 'dynamic'",
+        "activations: 'dynmic' is no quantized type",
     ),
     ({"base": "W8A8", "activations": 3}, "activations: expected a mapping"),
     (

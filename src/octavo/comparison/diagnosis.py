@@ -13,6 +13,7 @@ from octavo import planning
 from octavo.comparison import checks
 from octavo.comparison.checks import ERROR, LEAST_OPSET, NOTE, WARNING, Finding, Progress
 from octavo.comparison.float_forms import prepared
+from octavo.core.shown import Shown
 from octavo.data.feeds import Data
 from octavo.errors import ModelError
 from octavo.model.files import io
@@ -23,8 +24,8 @@ from octavo.targets import target as find_target
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Shown):
     """What ``doctor`` found, the worst first; prints as a list."""
 
     model: str

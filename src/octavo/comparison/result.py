@@ -10,9 +10,9 @@ from octavo.comparison.measure import Errors
 from octavo.comparison.weights import WeightError
 from octavo.core import codec
 from octavo.core.recipe import Override, Recipe
+from octavo.core.shown import Shown
 from octavo.reporting.comparison_tables import comparison_line, comparison_markdown, comparison_table
 from octavo.reporting.data_frames import data_frame
-from octavo.reporting.notebook import table_html
 
 SCHEMA = 2  # the version of what to_dict() gives
 
@@ -91,7 +91,7 @@ class OutputError:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Shown):
     """A float model and its quantized twin, compared; prints as a table."""
 
     float_model: str
@@ -144,12 +144,8 @@ class Comparison:
     def __str__(self) -> str:
         return self.table()
 
-    def __repr__(self) -> str:
-        return f"<Comparison: {comparison_line(self.to_dict())}>"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return table_html(str(self))
+    def _line(self) -> str:
+        return comparison_line(self.to_dict())
 
 
 def combined(recipe: Recipe, changes: Sequence[Change]) -> Recipe:

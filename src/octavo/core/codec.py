@@ -23,6 +23,7 @@ import numpy as np
 from octavo.core import granularity as grain
 from octavo.core.qtypes import QType, qtype
 from octavo.core.scheme import METHODS, Method, all_methods
+from octavo.core.shown import has_default
 from octavo.errors import OctavoError, RecipeError, closest
 
 
@@ -73,7 +74,7 @@ def encode(value: Any) -> Any:
         plain = {
             f.name: encode(getattr(value, f.name))
             for f in dataclasses.fields(value)
-            if not _is_default(f, getattr(value, f.name))
+            if not has_default(f, getattr(value, f.name))
         }
         return {"kind": type(value).__name__, **plain} if getattr(type(value), "TAGGED", False) else plain
     if isinstance(value, np.ndarray):
@@ -88,14 +89,6 @@ def encode(value: Any) -> Any:
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
     raise RecipeError(f"{value!r} can't be written to a file; give it by name or pattern instead.")
-
-
-def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
-    if field.default is not dataclasses.MISSING:
-        return bool(value is field.default or (type(value) is type(field.default) and value == field.default))
-    if field.default_factory is not dataclasses.MISSING:
-        return bool(value == field.default_factory())
-    return False
 
 
 def decode(kind: Any, data: Any, path: str = "") -> Any:

@@ -31,7 +31,9 @@ from octavo.core.files import replacing
 from octavo.core.granularity import PerBlock
 from octavo.core.qtypes import UINT8, QType
 from octavo.core.recipe import FloatType, Style, WriteOptions
+from octavo.core.registry import load_entry
 from octavo.core.scheme import Method, MinMax, Scheme
+from octavo.core.shown import Shown
 from octavo.errors import RecipeError, TableError, closest
 
 if TYPE_CHECKING:
@@ -182,8 +184,8 @@ class HalfCompute:
     io: bool = False  # inputs and outputs of the model too
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
     """What will be done. Frozen once built; ``entries`` in the order of the graph."""
 
     style: Style
@@ -272,6 +274,10 @@ class Plan:
             **({"compressed": codec.encode(self.compressed)} if self.compressed else {}),
             **({"half": codec.encode(self.half)} if self.half is not None else {}),
         }
+
+    def __str__(self) -> str:
+        text: str = load_entry("octavo.reporting", "plan_tables:plan_table")(self)
+        return text
 
     @classmethod
     def from_dict(cls, data: Any) -> Plan:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -25,6 +25,7 @@ from octavo.core.files import replacing
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qtypes import FLOAT8E4M3FN, INT8, UINT4, UINT8, UINT16, QType, qtype
 from octavo.core.scheme import Distribution, Method, Scheme, refuse_unknown_fields
+from octavo.core.shown import Brief
 from octavo.errors import RecipeError, closest
 
 Pattern: TypeAlias = str | Callable[[Any], bool]
@@ -75,8 +76,8 @@ class DynamicScheme:
         return cls()
 
 
-@dataclass(frozen=True)
-class Override:
+@dataclass(frozen=True, repr=False)
+class Override(Brief):
     """Other settings for the tensors whose name matches: fields left None keep the recipe's.
 
     A scale or zero point may be a plain number, and any of the sequences a list or an array.
@@ -227,8 +228,8 @@ class WriteOptions:
     explicit: bool = False  # zero points that are zero too; scales and zero points in typed fields
 
 
-@dataclass(frozen=True)
-class Recipe:
+@dataclass(frozen=True, repr=False)
+class Recipe(Brief):
     """What is wanted.
 
     ``include`` and ``exclude`` take node names, globs, ``re:…``, ``op:…`` and ``between:a,b``.
@@ -329,12 +330,17 @@ class Recipe:
             if not isinstance(base, str):
                 raise RecipeError(f"base: expected the name of a preset; known are {', '.join(PRESETS)}.")
             return preset(base)._changed_by(rest)
-        recipe: Recipe = codec.decode(cls, data)
+        if isinstance(data, dict) and data and data.keys() <= cls.__dataclass_fields__.keys() - {"weights"}:
+            raise RecipeError(
+                "weights: missing. Name a preset that the other settings change, such as base: W8A8, or the"
+                " type of the weights, such as weights: int8."
+            )
+        recipe: Recipe = codec.decode(cls, _with_schemes(data, None))
         return recipe
 
     def _changed_by(self, changes: dict[str, Any]) -> Recipe:
         merged = self.to_dict()
-        for key, value in codec.current_names("Recipe", changes).items():
+        for key, value in _with_schemes(codec.current_names("Recipe", changes), self).items():
             old = merged.get(key)
             merged[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
         recipe: Recipe = codec.decode(Recipe, merged)
@@ -381,6 +387,23 @@ _PLAIN_FIELDS: dict[str, Any] = {
     "listing": Listing,
     "writing": WriteOptions,
 }
+
+
+def _with_schemes(data: Any, base: Recipe | None) -> Any:
+    """Return plain data of a recipe with schemes in the place of names of types: ``weights: int8``."""
+    if not isinstance(data, Mapping):
+        return data
+    found, known = dict(data), (None, None) if base is None else (base.weights, base.activations)
+    try:
+        name = "weights"
+        if isinstance(found.get(name), str):
+            found[name] = codec.encode(weight_scheme(known[0], found[name]))
+        name = "activations"
+        if isinstance(found.get(name), str) and found[name] != "dynamic":
+            found[name] = codec.encode(activation_scheme(known[1], found[name]))
+    except RecipeError as error:
+        raise RecipeError(f"{name}: {error}") from error
+    return found
 
 
 def weight_scheme(current: Scheme | None, name: str) -> Scheme:

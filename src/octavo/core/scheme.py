@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from octavo.core.granularity import Granularity, PerTensor
 from octavo.core.qtypes import QType
+from octavo.core.shown import Brief
 from octavo.errors import RecipeError, closest
 
 METHODS: dict[str, type[Method]] = {}  # by the name that recipes and the command line use
@@ -114,8 +115,8 @@ def refuse_unknown_fields(what: str, known: Iterable[str], given: Iterable[str])
             raise RecipeError(f"{what} has no {name!r}{hint} Known: {', '.join(names)}.")
 
 
-@dataclass(frozen=True)
-class Scheme:
+@dataclass(frozen=True, repr=False)
+class Scheme(Brief):
     """Type, granularity and the rules by which a range becomes a scale and a zero point."""
 
     qtype: QType

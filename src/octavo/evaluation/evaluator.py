@@ -60,6 +60,11 @@ def evaluate(
     differences are ``model − against``. ``engine`` distributes the batches; every engine gives the same
     metrics.
     """
+    if isinstance(data, str | Path) and str(data).endswith(".onnx"):
+        raise RecipeError(
+            f"{data} is a model, and evaluate takes data behind the model: octavo.evaluate(quantized, data,"
+            " against=float_model)."
+        )
     chosen = task_of(task, options)
     pair = bool(getattr(chosen, "needs_reference", False))
     if pair and against is None:

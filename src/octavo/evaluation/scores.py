@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from octavo.core.shown import Shown
 from octavo.evaluation.task import ClassScore
 from octavo.reporting.data_frames import data_frame
 from octavo.reporting.evaluation_tables import evaluation_line, evaluation_table
-from octavo.reporting.notebook import table_html
 
 if TYPE_CHECKING:
     import pandas
@@ -56,7 +56,7 @@ class Difference:
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation:
+class Evaluation(Shown):
     """How well a model does, and how a reference does on the same samples; prints as a table."""
 
     task: str
@@ -110,8 +110,5 @@ class Evaluation:
     def __str__(self) -> str:
         return evaluation_table(self.to_dict())
 
-    def __repr__(self) -> str:
-        return f"<Evaluation: {evaluation_line(self.to_dict())}>"
-
-    def _repr_html_(self) -> str:
-        return table_html(str(self))
+    def _line(self) -> str:
+        return evaluation_line(self.to_dict())

@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from octavo._version import __version__
+from octavo.core.shown import Shown
 from octavo.linting.finding import RULES, Finding, Severity
 from octavo.model.files import io
 from octavo.reporting.text import clean, many
@@ -17,8 +18,8 @@ from octavo.reporting.text import clean, many
 _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-@dataclass(frozen=True, eq=False)
-class Lint:
+@dataclass(frozen=True, eq=False, repr=False)
+class Lint(Shown):
     """The findings for one model and target; ``fixed`` are those that are mended in ``model``."""
 
     model: ir.Model

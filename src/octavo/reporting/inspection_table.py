@@ -6,6 +6,13 @@ from octavo.model.graph.inspect import Inspection
 from octavo.reporting.text import columns, size, tally
 
 
+def inspection_line(inspection: Inspection) -> str:
+    """Return how a model is quantized on one line."""
+    done = tally(inspection.quantized_ops)
+    kind = f"{done} quantized ({inspection.style})" if done else "float, nothing quantized"
+    return f"{kind}, weights {size(inspection.bytes)}, opset {inspection.opset}"
+
+
 def inspection_table(inspection: Inspection) -> str:
     """Return types, granularity, counts and sizes by part."""
     rows = [

@@ -29,6 +29,22 @@ def best_trial(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next(found, None)
 
 
+def trial_figures(trial: Mapping[str, Any]) -> list[str]:
+    """Return what was measured of one trial, in words."""
+    score = trial.get("score")
+    task = []
+    if score:
+        value = metric_text(score["name"], score["value"], bool(score.get("percent")))
+        task = [f"{metric_title(score['name'])} {value}"]
+    found = [
+        f"{speed_text(trial['speed'])} as fast as float" if trial["speed"] else "",
+        decibels_text(trial["sqnr_db"]) if number(trial["sqnr_db"]) is not None else "",
+        *task,
+        size(trial["bytes"]) if trial["bytes"] is not None else "",
+    ]
+    return [part for part in found if part]
+
+
 def requirements(demands: Mapping[str, Any]) -> list[str]:
     """Return what was required of a result, in words."""
     words = []

@@ -59,6 +59,11 @@ class Gate:
 
 def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the gates among keywords, with a largest drop read from its text; others are refused."""
+    if not isinstance(given, Mapping):
+        raise RecipeError(
+            "Requirements are octavo.Demands or a dict such as {'min_sqnr': 20}, not a"
+            f" {type(given).__name__}."
+        )
     found = {}
     for name, value in given.items():
         if name not in GATES:

@@ -24,9 +24,9 @@ from octavo.core import scratch
 from octavo.core.cpu import cores
 from octavo.core.recipe import Recipe
 from octavo.core.resampling import sqnr_draws
+from octavo.core.shown import Shown
 from octavo.evaluation.timing.latency import Ratio
 from octavo.model.files import io
-from octavo.reporting.notebook import table_html
 from octavo.reporting.proposal_tables import proposal_line, proposal_table, recipe_text
 from octavo.targets import target as find_target
 from octavo.tuning.candidates import Candidate
@@ -72,7 +72,7 @@ class TriedChange:
 
 
 @dataclass(frozen=True, repr=False)
-class Proposal:
+class Proposal(Shown):
     """A recipe that was measured to be better, with the gain of each change; prints as a list."""
 
     recipe: Recipe
@@ -117,12 +117,8 @@ class Proposal:
     def __str__(self) -> str:
         return proposal_table(self.to_dict())
 
-    def __repr__(self) -> str:
-        return f"<Proposal: {proposal_line(self.to_dict())}>"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return table_html(str(self))
+    def _line(self) -> str:
+        return proposal_line(self.to_dict())
 
 
 def _tried_dict(one: TriedChange) -> dict[str, Any]:

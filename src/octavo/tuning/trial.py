@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from octavo.core.shown import Shown
 from octavo.errors import RecipeError
 from octavo.evaluation.timing.latency import Ratio
 from octavo.reporting.figures import metric_text, metric_title
+from octavo.reporting.text import many
+from octavo.reporting.trial_tables import trial_figures, trials_table
 from octavo.result import Result
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.sensitivity import Layer
@@ -41,7 +44,7 @@ class Drop:
             amount = -1.0
         if not 0 <= amount < float("inf"):
             raise RecipeError(
-                f"--max-drop {text!r} is no loss; write 0.5% (of float's figure) or 0.005 (in its unit)."
+                f"max_drop can't be {text!r}; write '0.5%' (of float's figure) or 0.005 (in its unit)."
             )
         return cls(amount / 100 if relative else amount, relative)
 
@@ -166,8 +169,8 @@ class Demands:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class Trial:
+@dataclass(frozen=True, eq=False, repr=False)
+class Trial(Shown):
     """A candidate, and what was measured of it."""
 
     candidate: Candidate
@@ -188,6 +191,11 @@ class Trial:
     def name(self) -> str:
         """The candidate's."""
         return self.candidate.name
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return f"{self.name}: {self.error}"
+        return f"{self.name}: {', '.join(trial_figures(self.to_dict()))}"
 
     @property
     def runs_float(self) -> bool:
@@ -213,8 +221,8 @@ class Trial:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class Tuned:
+@dataclass(frozen=True, eq=False, repr=False)
+class Tuned(Shown):
     """All trials, and the one that was chosen."""
 
     trials: tuple[Trial, ...]
@@ -264,9 +272,11 @@ class Tuned:
         return {**{key: plain[key] for key in kept}, "trials": trials}
 
     def __str__(self) -> str:
-        from octavo.reporting.trial_tables import trials_table
-
         return trials_table(self.to_dict())
+
+    def _line(self) -> str:
+        chosen = self.reason if self.met else f"nothing meets the requirements; {self.reason}"
+        return f"{many(len(self.trials), 'trial')}, {chosen}"
 
 
 def _beats(one: Trial, other: Trial) -> bool:

@@ -49,7 +49,12 @@ def length_of(data: object) -> int | None:
 
 
 def by_order(sample: Any, specs: Specs) -> Any:
-    """Name the tensors of a tuple, as loaders give it, by the order of the inputs; labels are left out."""
+    """Name the tensors of a tuple, as loaders give it, by the order of the inputs; labels are left out.
+
+    An array by itself is the input of a model that has one.
+    """
+    if isinstance(sample, np.ndarray) and len(specs) == 1:
+        return {specs[0].name: sample}
     if not isinstance(sample, list | tuple) or len(sample) < len(specs):
         return sample
     taken = sample[: len(specs)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from octavo.core.shown import Shown
 from octavo.evaluation.timing.decoding import Decoding
 from octavo.evaluation.timing.latency import Latency, Ratio
 from octavo.evaluation.timing.profiler import NodeTime, OpTime, Unfused
 from octavo.reporting.bench_tables import bench_line, bench_table
 from octavo.reporting.data_frames import data_frame
-from octavo.reporting.notebook import table_html
 
 if TYPE_CHECKING:
     import pandas
@@ -34,7 +34,7 @@ class Measured:
 
 
 @dataclass(frozen=True, repr=False)
-class Bench:
+class Bench(Shown):
     """One model measured, or several side by side; prints as tables.
 
     ``ratios`` says how many times as fast each further model is as the first.
@@ -66,11 +66,8 @@ class Bench:
     def __str__(self) -> str:
         return bench_table(self.to_dict())
 
-    def __repr__(self) -> str:
-        return f"<Bench: {bench_line(self.to_dict())}>"
-
-    def _repr_html_(self) -> str:
-        return table_html(str(self))
+    def _line(self) -> str:
+        return bench_line(self.to_dict())
 
 
 def _with_lists(data: Any) -> Any:

@@ -10,6 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.core.qtypes import from_onnx
+from octavo.core.registry import load_entry
+from octavo.core.shown import Shown
 from octavo.model.graph import query
 from octavo.model.graph.compressed import stored_weight
 
@@ -36,9 +38,9 @@ class Part:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """What was found."""
+@dataclass(frozen=True, repr=False)
+class Inspection(Shown):
+    """What was found; prints as a table."""
 
     opset: int
     ir_version: int
@@ -55,6 +57,12 @@ class Inspection:
     def bytes(self) -> int:
         """All initializers together."""
         return sum(part.bytes for part in self.parts)
+
+    def __str__(self) -> str:
+        return str(load_entry("octavo.reporting", "inspection_table:inspection_table")(self))
+
+    def _line(self) -> str:
+        return str(load_entry("octavo.reporting", "inspection_table:inspection_line")(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
