@@ -24,7 +24,6 @@ from octavo.core.shown import Shown
 from octavo.core.stats import Stats
 from octavo.errors import RecipeError, closest
 from octavo.model.files import io
-from octavo.model.graph import inspect as model_inspect
 from octavo.model.prepare import PrepareOptions, PrepareReport
 from octavo.model.prepare import prepare as prepare_model
 from octavo.pipeline import Calibrated, Options, run_of
@@ -33,6 +32,7 @@ from octavo.pipeline.request import Changes, RecipeRequest, RecipeSource, patter
 from octavo.pipeline.statistics import statistics
 from octavo.pipeline.weight_inputs import reads_inputs
 from octavo.planning import check_fits
+from octavo.reporting import inspection as model_inspect
 from octavo.result import Result
 from octavo.targets import Target
 from octavo.tuning import Demands, Drop, TaskCheck, Tuned

@@ -27,18 +27,19 @@ import onnx_ir as ir
 from octavo.comparison.blame import Blame
 from octavo.comparison.constants import Array, is_constant, real, stored
 from octavo.comparison.data_pass import PassSums, TensorSums
-from octavo.comparison.lowered_operators import PRODUCTS, Unit
+from octavo.comparison.lowered_operators import Unit
 from octavo.comparison.match import Matching, Pair
 from octavo.comparison.signals import operands
 from octavo.comparison.weights import WeightError
 from octavo.model.graph import query
+from octavo.ops import DATA_MOVEMENT, LINEAR
+from octavo.ops.patterns import MASK_SCORES
 from octavo.planning.hazards import MASK, RATIO
 
 _LOUD = 30.0  # peak over root mean square at which a range is made by outliers
 _ROOM = 2**30  # a larger int32 bias leaves the sums too little room
 _UNLIKE = 8.0  # channels that differ by more want scales of their own
-_MASKING = frozenset({"Add", "Sub", "Where", "Max", "Min"})
-_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Cast"})
+_MOVES = DATA_MOVEMENT | {"Cast"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def explain(
 def _unexplained(pair: Pair, watch: TensorSums) -> Finding:
     """Where no tensor's quantization is the reason: an overflow, another kernel, or a lost step."""
     unit = pair.float_unit
-    bias = unit.operands[2] if unit.kind in PRODUCTS and len(unit.operands) > 2 else None
+    bias = unit.operands[2] if unit.kind in LINEAR and len(unit.operands) > 2 else None
     top = _stored_bias(pair)
     if bias is not None and top > _ROOM:
         text = f"its integers reach {top} of 2147483647, so that sums overflow in the integer kernel"
@@ -100,7 +101,7 @@ def _stored_bias(pair: Pair) -> int:
     maker = value.producer() if value is not None else None
     if maker is not None and maker.op_type == "DequantizeLinear":
         value = maker.inputs[0]
-    if value is None or not is_constant(value) or pair.unit.kind not in PRODUCTS:
+    if value is None or not is_constant(value) or pair.unit.kind not in LINEAR:
         return 0
     held = stored(value)
     return int(np.abs(held.astype(np.int64)).max(initial=0)) if held.dtype == np.int32 else 0
@@ -122,10 +123,10 @@ def weight_finding(w: WeightError, unit: Unit) -> Finding:
 
 def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
     span = f"{w.low:.3g} … {w.high:.3g}"
-    if unit.kind in _MASKING and max(-w.low, w.high) >= MASK:
+    if unit.kind in MASK_SCORES and max(-w.low, w.high) >= MASK:
         text = f"a mask of {span} is quantized with the scores, which one scale leaves no steps"
         return "mask", text, "exclude"
-    if unit.kind in PRODUCTS and w.place == 2:
+    if unit.kind in LINEAR and w.place == 2:
         text = f"the bias of {span} does not fit its integers, whose scale follows from input and weight"
         return "bias", text, "exclude"
     if w.used is not None and w.used < 0.25:
@@ -158,7 +159,7 @@ def _activation(
         and power is not None
         and reader.kind == "Softmax"
         and maker is not None
-        and maker.kind in _MASKING
+        and maker.kind in MASK_SCORES
     ):
         text = f"scores and a mask of {power.low:.3g} share one scale, which leaves the scores no steps"
         return Finding(name, "activation", "mask", text, "exclude", reader, maker)
@@ -219,7 +220,7 @@ def _mask(found: Matching, signal: ir.Value) -> tuple[Unit, ir.Value, Array] | N
     for _ in range(4):
         if maker is None:
             return None
-        if maker.kind in _MASKING:
+        if maker.kind in MASK_SCORES:
             for _, operand in operands(maker):
                 content = real(operand.value) if is_constant(operand.value) else None
                 if (

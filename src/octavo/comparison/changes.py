@@ -21,7 +21,8 @@ from octavo.core.qtypes import INT8, UINT16, qtype
 from octavo.core.recipe import W8, W8A8, Override, Recipe, Style
 from octavo.core.scheme import MSE, MinMax, Scheme
 from octavo.errors import OctavoError, RecipeError
-from octavo.model.graph import inspect, query
+from octavo.model.graph import query
+from octavo.reporting import inspection as inspect
 from octavo.targets import target as find_target
 
 

@@ -14,11 +14,11 @@ import onnx_ir as ir
 
 from octavo.core.kernels import unpack4
 from octavo.model.graph import query
+from octavo.model.graph.operators import DEQUANTIZE, QUANTIZE
 
 Array: TypeAlias = npt.NDArray[Any]
 
 _DEEPEST = 16
-QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 
 def is_constant(value: ir.Value | None) -> bool:

@@ -29,6 +29,8 @@ from octavo.errors import OctavoError
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor, set_constant
 from octavo.model.runtime.session import NO_SPINNING, Session, sample_inputs
+from octavo.ops import MATRIX_FOR_EACH_GROUP
+from octavo.ops.patterns import NORMALIZATIONS
 
 _BAD = 30.0  # dB; a weight that is closer than this needs no explanation
 _GAIN = 6.0  # dB that factors have to explain at least
@@ -37,7 +39,7 @@ _NEARLY = 0.03  # factors that differ by no more than this are all alike
 _LEAST = 4  # weights for each factor; fewer say nothing
 _CORNER = 256  # inputs and outputs that are looked at first
 _SAME = 40.0  # dB between the outputs of two models that compute the same, up to how well factors are known
-_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+_NORMS = tuple(op for op, (scale, *_) in NORMALIZATIONS.items() if scale == 1)
 
 
 def with_factors(found: Matching, *, threads: int | None = None) -> ir.Model | None:
@@ -137,7 +139,7 @@ def _of_weights(pair: Pair, divided: Array | None) -> Factors | None:
 
     What the input is ``divided`` by, or rather multiplied with, is known where a Mul does it.
     """
-    if not pair.is_main or pair.unit.kind not in ("MatMul", "Conv"):
+    if not pair.is_main or pair.unit.kind not in MATRIX_FOR_EACH_GROUP:
         return None
     plain, mine = weight(pair.float_unit, 1), weight(pair.unit, 1)
     if plain is None or mine is None or not plain.any() or not np.isfinite(mine).all():
@@ -315,7 +317,7 @@ class _Rework:
 def _is_bias(view: View, unit: Unit) -> bool:
     """Whether an Add is the bias of a layer: that holds corrections too, which are none of the factors."""
     makers = [view.maker.get(view.signal(o.value)) for o in unit.operands if o is not None]
-    return any(maker is not None and maker.kind in ("MatMul", "Conv") for maker in makers)
+    return any(maker is not None and maker.kind in MATRIX_FOR_EACH_GROUP for maker in makers)
 
 
 def _compute_the_same(one: ir.Model, other: ir.Model, threads: int | None) -> bool:

@@ -1,7 +1,7 @@
 """Which float operator an integer operator, or a chain of nodes, was lowered from.
 
-The op table says how each output style lowers an operator; here its rows are looked up by the integer
-operator's name. Operators without a row there are in ``_MORE``.
+The op table says how each output style lowers an operator; :mod:`octavo.ops.integer_operators` has its rows
+by the integer operator's name.
 """
 
 from __future__ import annotations
@@ -13,39 +13,9 @@ import onnx_ir as ir
 
 from octavo.comparison import constants
 from octavo.comparison.constants import Array, is_constant, numbers
-from octavo.core.recipe import Style
 from octavo.model.graph import query
-from octavo.ops import RULES
-
-KINDS = {"Gemm": "MatMul", "FusedMatMul": "MatMul", "FusedGemm": "MatMul", "FusedConv": "Conv"}
-PRODUCTS = frozenset({"Conv", "ConvTranspose", "MatMul"})
-COMMUTE = frozenset({"Add", "Mul", "Max", "Min", "Sum"})
-
-_MORE = {
-    "MatMulIntegerToFloat": ("MatMul", "q0 q1 s0 s1 z0 z1 f2"),
-    "DynamicQuantizeMatMul": ("MatMul", "f0 q1 s1 z1 f2"),
-    "MatMulInteger": ("MatMul", "q0 q1 z0 z1"),
-    "ConvInteger": ("Conv", "q0 q1 z0 z1"),
-    "DynamicQuantizeLSTM": ("LSTM", "f0 q1 q2 f3 f4 f5 f6 f7 s1 z1 s2 z2"),
-    "MatMulNBits": ("MatMul", "f0 q1 s1 z1 - f2"),
-    "GatherBlockQuantized": ("Gather", "q0 f1 s0 z0"),
-    "QGemm": ("MatMul", "q0 s0 z0 q1 s1 z1 f2 sy zy"),
-    "QLinearConv": ("Conv", "q0 s0 z0 q1 s1 z1 sy zy f2"),
-}
-
-
-def _lowered() -> dict[str, tuple[str, str]]:
-    found = dict(_MORE)
-    for rule in RULES.values():
-        for style in (Style.QOPERATOR, Style.INTEGER):
-            form = rule.lowerings.get(style)
-            if form is not None and form.op_type != rule.op_type and form.operands:
-                kind = KINDS.get(rule.op_type, rule.op_type)
-                found.setdefault(form.op_type, (kind, form.operands.replace("b", "f")))
-    return found
-
-
-_LOWERED = _lowered()
+from octavo.ops import LINEAR
+from octavo.ops.integer_operators import GIVE_SUMS, INTEGER_OPERATORS, SAME_AS
 
 
 @dataclass(frozen=True)
@@ -78,22 +48,21 @@ class Unit:
 
 def unit(node: ir.Node) -> Unit:
     """The unit that a node is, or begins."""
-    lowered = _LOWERED.get(node.op_type)
+    lowered = INTEGER_OPERATORS.get(node.op_type)
     if lowered is None:
         if node.op_type == "Gather" and is_constant(node.inputs[0]):
             return _lookup(node)
         inputs = tuple(Operand(v) if v is not None else None for v in node.inputs)
-        kind = KINDS.get(node.op_type, node.op_type)
+        kind = SAME_AS.get(node.op_type, node.op_type)
         return Unit(kind, node, (node,), inputs, tuple(node.outputs))
-    kind, tokens = lowered
-    found = _fill(node, tokens)
-    line = _line(node) if node.op_type in ("MatMulInteger", "ConvInteger") else [node]
+    found = _fill(node, lowered.operands)
+    line = _line(node) if node.op_type in GIVE_SUMS else [node]
     last = line[-1]
     wide = max((i for letter, i in found if letter in "qf" and isinstance(i, int)), default=-1)
     inputs = tuple(_operand(found, i) for i in range(wide + 1))
     outputs = tuple(last.outputs if len(line) > 1 else node.outputs)
     out = {letter: found.get((letter, "y")) for letter in "sz"}
-    return Unit(kind, node, tuple(line), inputs, outputs, out["s"], out["z"], is_integer=True)
+    return Unit(lowered.computes, node, tuple(line), inputs, outputs, out["s"], out["z"], is_integer=True)
 
 
 def _operand(found: dict[tuple[str, int | str], ir.Value], index: int) -> Operand | None:
@@ -201,7 +170,7 @@ def scale_of(found: Unit, index: int) -> Array | None:
         return None
     if operand.scale is not None:
         return numbers(operand.scale)
-    if index == 2 and found.kind in PRODUCTS:
+    if index == 2 and found.kind in LINEAR:
         one, other = scale_of(found, 0), scale_of(found, 1)
         return one * other if one is not None and other is not None else None
     if index == 1 and len(found.nodes) > 1:

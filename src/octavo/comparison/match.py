@@ -16,12 +16,13 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.comparison.constants import Array, is_constant
-from octavo.comparison.lowered_operators import COMMUTE, PRODUCTS, Unit, weight
+from octavo.comparison.lowered_operators import Unit, weight
 from octavo.comparison.signals import View, operands
 from octavo.core import metrics
 from octavo.model.graph import query
+from octavo.ops import CLAMPS, LINEAR
+from octavo.ops.patterns import COMMUTE
 
-_CLAMPS = frozenset({"Relu", "Clip"})
 _LOOK = 1 << 14  # weights looked at when several units could be meant
 _CORNER = 64  # rows and columns looked at to tell a square matrix from its transpose
 
@@ -138,7 +139,7 @@ class _Matcher:
         signal = self.hints.get(out) if out is not None else None
         maker = self.f.maker.get(signal) if signal is not None else None
         for _ in range(2):
-            if maker is None or maker.kind == unit.kind or not (maker.kind in _CLAMPS or maker.kind == "Add"):
+            if maker is None or maker.kind == unit.kind or not (maker.kind in CLAMPS or maker.kind == "Add"):
                 break
             makers = [self.f.maker.get(self.f.signal(o.value)) for _, o in operands(maker)]
             maker = next((m for m in makers if m is not None), None)
@@ -173,7 +174,7 @@ class _Matcher:
         """Where both units give the same: behind a bias that one adds by itself, and fused clamps."""
         target, twin = other.outputs[0], unit.outputs[0]
         steps, more = list(other.nodes), []
-        if unit.kind in PRODUCTS:
+        if unit.kind in LINEAR:
             mine, its = _has_bias(unit), _has_bias(other)
             if its and not mine and (add := _bias_add(self.q, twin)) is not None:
                 twin = add.outputs[0]
@@ -192,7 +193,7 @@ class _Matcher:
     def _fused(self, target: ir.Value, twin: ir.Value) -> Unit | None:
         """The clamp behind a float tensor that the quantized model has no node for."""
         readers = self.f.readers.get(self.f.signal(target), [])
-        if len(readers) != 1 or readers[0][0].kind not in _CLAMPS or self.f.signal(target) in self.f.leaving:
+        if len(readers) != 1 or readers[0][0].kind not in CLAMPS or self.f.signal(target) in self.f.leaving:
             return None
         clamp = readers[0][0]
         mine = [reader.kind for reader, _ in self.q.readers.get(self.q.signal(twin), [])]

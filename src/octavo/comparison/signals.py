@@ -17,12 +17,10 @@ from octavo.comparison import lowered_operators
 from octavo.comparison.constants import is_constant, numbers
 from octavo.comparison.lowered_operators import Operand, Unit
 from octavo.model.graph import query
+from octavo.model.graph.operators import CONVERSIONS_OR_DYNAMIC, DEQUANTIZE, QUANTIZE
+from octavo.ops import DATA_MOVEMENT
 
-_SAME = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Identity", "Dropout"})
-_CARRY = frozenset(
-    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather", "GatherElements",
-     "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "MaxPool", "Resize", "Pad", "ReduceMax", "ReduceMin"}
-)  # fmt: skip
+_SAME = CONVERSIONS_OR_DYNAMIC | {"Identity", "Dropout"}
 _LOWEST = -1e30  # a Max with less than this changes nothing
 
 
@@ -85,10 +83,10 @@ class View:
             return
         if unit.scale is not None:
             self.numbers[out] = Numbers(unit.scale, unit.zero)
-        elif unit.kind in _CARRY and unit.operands and unit.operands[0] is not None:
+        elif unit.kind in DATA_MOVEMENT and unit.operands and unit.operands[0] is not None:
             known = self.numbers.get(unit.operands[0].value)
             if known is not None and not query.is_float(out):
-                self.numbers.update((v, known) for v in unit.outputs)
+                self.numbers.update((v, known) for v in unit.outputs if v.dtype is out.dtype)
 
     def _join(self, value: ir.Value, other: ir.Value | None) -> None:
         if other is not None:
@@ -107,7 +105,7 @@ class View:
     def seen(self, signal: ir.Value) -> ir.Value:
         """The form that readers see: dequantized where there is such, else integers, else the float."""
         forms = self.members.get(signal, [signal])
-        for op in ("DequantizeLinear", "QuantizeLinear"):
+        for op in (DEQUANTIZE, QUANTIZE):
             for value in forms:
                 producer = value.producer()
                 if producer is not None and producer.op_type == op:

@@ -21,6 +21,7 @@ import onnx_ir as ir
 from octavo.data.images.input_layout import channel_axis
 from octavo.data.source import Specs
 from octavo.model.graph import query
+from octavo.model.graph.operators import NORMALIZATIONS
 from octavo.model.runtime.session import InputSpec
 
 LOOKED_AT = 64  # samples
@@ -30,15 +31,6 @@ _MIN_GAIN = 0.1  # rms(w) · √fan_in of a layer that expects values near 1; th
 _BRIGHT = 64  # an image of bytes has a value above this
 _SCALED_TWICE = 1.01 / 255  # the largest value of an image that was divided by 255 two times
 _MIN_SAMPLES = 4  # before a channel that never changes tells anything
-_NORMALIZING = frozenset(
-    {
-        "BatchNormalization",
-        "GroupNormalization",
-        "InstanceNormalization",
-        "LayerNormalization",
-        "LpNormalization",
-    }
-)
 
 
 class Plausibility:
@@ -140,7 +132,7 @@ def _is_near_one(value: ir.Value) -> bool:
 
 def _gain(node: ir.Node) -> float:
     """Return ``rms(w) · √fan_in`` of a convolution; 0 before a normalization, where any scale will do."""
-    if any(after.op_type in _NORMALIZING for after in query.readers(node.outputs[0])):
+    if any(after.op_type in NORMALIZATIONS for after in query.readers(node.outputs[0])):
         return 0.0
     weights = query.array(node.inputs[1])
     if weights is None or not weights.size:

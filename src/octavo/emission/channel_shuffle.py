@@ -7,14 +7,14 @@ import onnx_ir as ir
 
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
-from octavo.planning.lowerings import Shuffle, shuffle_around
+from octavo.planning.lowerings import SHUFFLED, Shuffle, shuffle_around
 
 
 def planned(writer: Writer) -> list[Shuffle]:
     """Return the shuffles that the plan lowers to a Gather; call it before anything is replaced."""
     found = []
     for name, one in writer.plan.nodes.items():
-        if (one.op_type, one.lowering) == ("Transpose", "Gather"):
+        if one == SHUFFLED:
             shuffle = shuffle_around(writer.nodes[name])
             if shuffle is None:
                 raise TableError(f"The plan lowers {name!r} to a Gather, but it is not a channel shuffle.")

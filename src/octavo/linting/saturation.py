@@ -11,8 +11,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.model.graph import query
+from octavo.ops.integer_operators import INTEGER_OPERATORS
 
-_CONVOLUTIONS = frozenset({"Conv", "QLinearConv", "ConvInteger"})
+_CONVOLUTIONS = {"Conv"} | {op for op, known in INTEGER_OPERATORS.items() if known.computes == "Conv"}
 _MOST = 128  # 255 × 128 = 32640 fits 16 bits, 255 × 129 does not
 
 
@@ -26,7 +27,7 @@ def rows(weight: npt.NDArray[np.int8], node: ir.Node) -> npt.NDArray[np.int8]:
     if node.op_type in _CONVOLUTIONS:
         moved = np.moveaxis(weight, 1, -1)
         return np.asarray(moved.reshape(weight.shape[0], -1))
-    if node.op_type in ("Gemm", "QGemm") and query.attribute(node, "transB", 0):
+    if query.attribute(node, "transB", 0):
         return weight
     return np.moveaxis(weight, -2, -1).reshape(-1, weight.shape[-2])
 

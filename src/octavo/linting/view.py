@@ -16,13 +16,13 @@ from octavo.core.qtypes import QType, from_onnx
 from octavo.errors import ModelError
 from octavo.model.files.serialize import skeleton
 from octavo.model.graph import query
+from octavo.model.graph.operators import DEQUANTIZE, QUANTIZE
 from octavo.model.runtime.session import optimized
-from octavo.ops import Weight, axis_of, rule_of
+from octavo.ops import LINEAR, Weight, axis_of, rule_of
 from octavo.targets import Target
 
 Array = npt.NDArray[Any]
 MS = "com.microsoft"
-Q, DQ = "QuantizeLinear", "DequantizeLinear"
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,17 +68,14 @@ class Product:
     bias_index: int
 
 
-PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-
-
 def is_q(node: ir.Node | None) -> bool:
     """QuantizeLinear of either domain."""
-    return node is not None and node.op_type == Q and node.domain in ("", MS)
+    return node is not None and node.op_type == QUANTIZE and node.domain in ("", MS)
 
 
 def is_dq(node: ir.Node | None) -> bool:
     """DequantizeLinear of either domain."""
-    return node is not None and node.op_type == DQ and node.domain in ("", MS)
+    return node is not None and node.op_type == DEQUANTIZE and node.domain in ("", MS)
 
 
 def dq_of(value: ir.Value | None) -> ir.Node | None:
@@ -164,7 +161,7 @@ def _params(node: ir.Node) -> Params:
 
 
 def _product(node: ir.Node) -> Product | None:
-    if node.op_type not in PRODUCTS or node.domain or len(node.inputs) < 2:
+    if node.op_type not in LINEAR or node.domain or len(node.inputs) < 2:
         return None
     x, w = dq_of(node.inputs[0]), dq_of(node.inputs[1])
     if x is None and w is None:

@@ -17,12 +17,31 @@ from octavo.ops.rule import (
     Weight,
     axis_of,
 )
-from octavo.ops.table import GATHER_BLOCKS, MATMUL_NBITS, MATMUL_TO_FLOAT, RULES, rule_of
+from octavo.ops.table import (
+    CLAMPS,
+    CONVOLUTIONS,
+    DATA_MOVEMENT,
+    GATHER_BLOCKS,
+    LINEAR,
+    MATMUL_NBITS,
+    MATMUL_TO_FLOAT,
+    MATRIX_FOR_EACH_GROUP,
+    MATRIX_PRODUCTS,
+    RULES,
+    names_of,
+    rule_of,
+)
 
 __all__ = [
+    "CLAMPS",
+    "CONVOLUTIONS",
+    "DATA_MOVEMENT",
     "GATHER_BLOCKS",
+    "LINEAR",
     "MATMUL_NBITS",
     "MATMUL_TO_FLOAT",
+    "MATRIX_FOR_EACH_GROUP",
+    "MATRIX_PRODUCTS",
     "REMOVED",
     "RULES",
     "Act",
@@ -39,5 +58,6 @@ __all__ = [
     "Table",
     "Weight",
     "axis_of",
+    "names_of",
     "rule_of",
 ]

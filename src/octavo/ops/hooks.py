@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.model.graph.operators import CONVERSIONS
 from octavo.model.graph.query import array, attribute, constant, is_op, rank, scalar, shape
 
 
@@ -21,7 +22,7 @@ def is_gate(node: ir.Node) -> bool:
     if len(dims) < 3 or any(d != 1 for d in dims[2:]) or result.is_graph_output():
         return False
     found = list(result.consumers())
-    while found and all(one.op_type in ("QuantizeLinear", "DequantizeLinear") for one in found):
+    while found and all(one.op_type in CONVERSIONS for one in found):
         found = [consumer for one in found for consumer in one.outputs[0].consumers()]
     return bool(found) and all(is_op(consumer, "Mul") for consumer in found)
 

@@ -50,3 +50,30 @@ BOOKKEEPING = frozenset(
         "Scan",
     }
 )  # fmt: skip
+# Operators that make no NaN of finite numbers, as long as nothing overflows.
+CANNOT_MAKE_NAN = frozenset(
+    {
+        "Abs", "Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv", "ConvTranspose",
+        "DepthToSpace", "Elu", "Erf", "Expand", "Flatten", "Gather", "Gelu", "Gemm", "GlobalAveragePool",
+        "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LayerNormalization", "LeakyRelu", "MatMul",
+        "Max", "MaxPool", "Min", "Mish", "Mul", "Neg", "PRelu", "Pad", "ReduceMax", "ReduceMean", "ReduceMin",
+        "ReduceSum", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Softmax", "Softplus", "SpaceToDepth",
+        "Split", "Squeeze", "Sub", "Tanh", "Tile", "Transpose", "Unsqueeze",
+    }
+)  # fmt: skip
+# Operators that make a feature map of a feature map.
+KEEP_FEATURE_MAPS = frozenset(
+    {
+        "Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Div", "Elu", "Erf", "Gelu",
+        "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LeakyRelu", "Max", "MaxPool", "Min",
+        "Mish", "Mul", "PRelu", "Pad", "Relu", "Resize", "Sigmoid", "Softplus", "Sub", "Sum", "Tanh",
+    }
+)  # fmt: skip
+# Operators whose operands can be exchanged.
+COMMUTE = frozenset({"Add", "Mul", "Max", "Min", "Sum"})
+# Operators between logits and the output of a model.
+FOLLOW_LOGITS = frozenset({"Cast", "Mul", "Div", "Add", "Sub", "Tanh", "Softmax", "LogSoftmax", "Identity"})
+# Operators that turn scores into probabilities, or their logarithm.
+MAKE_PROBABILITIES = frozenset({"Softmax", "LogSoftmax"})
+# What reads a value that is multiplied by its own sigmoid.
+READ_SILU = ("Mul", "Sigmoid")

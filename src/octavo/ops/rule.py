@@ -151,6 +151,7 @@ class OpRule:
     refuse: Refusal | None = None  # why a node stays float in every style
     unfused: Refusal | None = None  # why the runtime leaves a node float between Q and DQ
     blends: Callable[[ir.Node], bool] | None = None  # this node has a range of its own, though the row moves
+    convolves: bool = False  # slides a kernel over feature maps
     breaks_ties: bool = False  # chooses among equal values, of which rounding makes more
     note: str = ""
 
@@ -158,6 +159,11 @@ class OpRule:
     def is_linear(self) -> bool:
         """Whether the operator sums products with weights."""
         return self.kind is Kind.LINEAR
+
+    @property
+    def is_clamp(self) -> bool:
+        """Whether the operator cuts values off at bounds: Relu and Clip."""
+        return self.kind is Kind.CLAMP
 
     @property
     def is_matrix_product(self) -> bool:

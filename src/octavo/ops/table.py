@@ -5,8 +5,9 @@ Whether quantizing an operator pays is not said here: that is a property of a ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+import onnx
 import onnx_ir as ir
 
 from octavo.core.recipe import Style
@@ -77,11 +78,11 @@ _TWO_IN = "q0 s0 z0 q1 s1 z1 sy zy"
 
 _ROWS: Iterable[OpRule] = (
     # ---- linear operators
-    linear("Conv", Weight(axis=0, sums=1), lowerings={
+    linear("Conv", Weight(axis=0, sums=1), convolves=True, lowerings={
         Q: Lowering("QLinearConv", "q0 s0 z0 q1 s1 z1 sy zy b2", refuse=hooks.refuse_bias),
         I: Lowering("ConvInteger", "q0 q1 z0 z1", pairs=_PAIRS4, one_zero_point=True),
     }),
-    linear("ConvTranspose", Weight(axis=1, sums=0)),
+    linear("ConvTranspose", Weight(axis=1, sums=0), convolves=True),
     linear("Gemm", Weight(axis=hooks.gemm_channel, sums=hooks.gemm_sum), refuse=hooks.refuse_gemm,
            unfused=hooks.unfused_gemm, lowerings={
         Q: ms("QGemm", "q0 s0 z0 q1 s1 z1 b2 sy zy", float_output=True, refuse=hooks.refuse_gemm_bias,
@@ -180,6 +181,19 @@ _ROWS: Iterable[OpRule] = (
 RULES: dict[tuple[str, str], OpRule] = {(rule.domain, rule.op_type): rule for rule in _ROWS}
 
 
-def rule_of(node: ir.Node) -> OpRule | None:
+def rule_of(node: ir.Node | onnx.NodeProto) -> OpRule | None:
     """Return the row of this node's operator."""
     return RULES.get((node.domain, node.op_type))
+
+
+def names_of(holds: Callable[[OpRule], bool]) -> frozenset[str]:
+    """Return the operators of the standard domain whose row has a property."""
+    return frozenset(rule.op_type for rule in RULES.values() if not rule.domain and holds(rule))
+
+
+LINEAR = names_of(lambda rule: rule.is_linear)
+MATRIX_PRODUCTS = names_of(lambda rule: rule.is_matrix_product)
+MATRIX_FOR_EACH_GROUP = names_of(lambda rule: rule.is_matrix_for_each_group)
+CONVOLUTIONS = names_of(lambda rule: rule.convolves)
+CLAMPS = names_of(lambda rule: rule.is_clamp)
+DATA_MOVEMENT = names_of(lambda rule: rule.moves_values)

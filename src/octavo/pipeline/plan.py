@@ -12,7 +12,7 @@ from octavo.core.plan import Plan
 from octavo.core.recipe import Recipe
 from octavo.errors import ModelError
 from octavo.model.files import io
-from octavo.model.graph.inspect import inspect
+from octavo.reporting.inspection import inspect
 from octavo.targets import Target
 
 

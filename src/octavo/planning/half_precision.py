@@ -26,6 +26,7 @@ from octavo.core.plan import HalfCompute, HalfStorage, Plan
 from octavo.core.recipe import HALF, FloatType, Pattern
 from octavo.core.stats import Range
 from octavo.model.graph import meta, query
+from octavo.ops import GATHER_BLOCKS, MATMUL_NBITS
 from octavo.ops.half_precision import (
     CARRIES_MASKS,
     NORMALIZES_BY,
@@ -34,6 +35,7 @@ from octavo.ops.half_precision import (
     HalfSlots,
     half_slots,
 )
+from octavo.ops.patterns import MAKE_PROBABILITIES
 from octavo.planning.selection import Selection
 
 FLOAT = ir.DataType.FLOAT
@@ -234,7 +236,7 @@ _EXACT = "its result becomes sizes or indices, which have to be exact"
 
 def _stays_float_kernel(lowering: str) -> bool:
     """Whether a quantized node still computes with float activations, of either type."""
-    return lowering in ("MatMulNBits", "GatherBlockQuantized")
+    return lowering in (MATMUL_NBITS.op_type, GATHER_BLOCKS.op_type)
 
 
 def _is_safe_cast(node: ir.Node) -> bool:
@@ -265,7 +267,7 @@ def _reaches_softmax(node: ir.Node) -> bool:
     todo, seen = [node], {node}
     while todo and len(seen) < _MASK_DEPTH:
         one = todo.pop()
-        if one.op_type in ("Softmax", "LogSoftmax"):
+        if one.op_type in MAKE_PROBABILITIES:
             return True
         if one.op_type not in CARRIES_MASKS:
             continue

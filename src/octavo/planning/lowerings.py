@@ -29,6 +29,7 @@ from octavo.model.graph import query
 from octavo.targets import Target
 
 HARD_SWISH, GATED = Quantized("HardSwish", "HardSwish"), Quantized("HardSwish", "Mul")
+SHUFFLED = Quantized("Transpose", "Gather")
 _OPEN_FROM = 3.0  # the gate of HardSwish opens from -3 to 3
 _LEAST_STEPS = 2  # from closed to open, so that one is half open between them
 _PERM = (0, 2, 1, 3, 4)  # of the Transpose of a shuffle: groups and channels within a group change places
@@ -51,7 +52,7 @@ def faster(
     ):
         found |= {name: GATED for name, one in quantized.items() if one == HARD_SWISH}
     if target.lowerings.shuffle_as_gather:
-        found |= dict.fromkeys(_shuffles(nodes, quantized, entries), Quantized("Transpose", "Gather"))
+        found |= dict.fromkeys(_shuffles(nodes, quantized, entries), SHUFFLED)
     return found
 
 

@@ -23,6 +23,7 @@ from octavo.errors import DataError, TableError
 from octavo.model.files import io
 from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
+from octavo.ops.listed import GIVEN
 from octavo.quantization import _select
 from octavo.quantization._command import exit_code
 
@@ -34,7 +35,6 @@ _MODES: dict[str, Method] = {
     "entropy": Entropy(),
     "percentile": Percentile(),
 }
-_OPS = ("Conv", "MatMul")
 _MOST_BYTES = 1 << 28  # of a file of parameters
 
 
@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--op_types",
         nargs="+",
-        default=list(_OPS),
+        default=list(GIVEN),
         metavar="OP",
         help="whose inputs and outputs are measured",
     )

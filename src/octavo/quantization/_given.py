@@ -9,6 +9,7 @@ import onnx
 
 from octavo.core import affine
 from octavo.core.scheme import Scheme
+from octavo.ops import CLAMPS
 from octavo.quantization._tensors_data import TensorData, TensorsData, as_range
 from octavo.quantization._types import QuantType
 from octavo.quantization._values import QuantizationParams
@@ -55,10 +56,6 @@ def clamped_ranges(
             continue
         if node.op_type == "Softmax":
             found[made] = TensorData(lowest=0.0, highest=1.0)
-        elif (
-            node.op_type in ("Relu", "Clip")
-            and len(readers.get(node.input[0], ())) == 1
-            and node.input[0] in found
-        ):
+        elif node.op_type in CLAMPS and len(readers.get(node.input[0], ())) == 1 and node.input[0] in found:
             found[node.input[0]] = found[made]
     return TensorsData(ranges.calibration_method, found)

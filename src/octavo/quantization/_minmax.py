@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx import ModelProto
 
 from octavo.calibration import read
-from octavo.calibration.observe.output_models import with_extremes
+from octavo.calibration.observe.output_models import REDUCTIONS, with_extremes
 from octavo.calibration.statistics import ChannelState, SampleExtremesState
 from octavo.core.qtypes import UINT8
 from octavo.core.scheme import MinMax, Scheme
@@ -97,11 +97,11 @@ class MinMaxCalibrater(CalibraterBase):
         model = io.load(self.get_augment_model())
         session = Session.open(model, providers=self.execution_providers, optimize=False)
         names = list(self._tensors)
-        wanted = [f"{name}_{part}" for name in names for part in ("ReduceMin", "ReduceMax")]
+        wanted = [f"{name}_{part}" for name in names for part in REDUCTIONS]
         for sample in samples:
             values = session.run(sample, wanted)
             for name in names:
-                ends = (values[f"{name}_{part}"].astype(np.float64) for part in ("ReduceMin", "ReduceMax"))
+                ends = (values[f"{name}_{part}"].astype(np.float64) for part in REDUCTIONS)
                 seen = self._channels.get(name, ChannelState(0))
                 self._channels[name] = seen.merge(ChannelState(0, *ends))
 

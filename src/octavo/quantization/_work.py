@@ -24,6 +24,7 @@ from octavo.model.prepare.biases import own_biases
 from octavo.model.prepare.opset import oldest_with
 from octavo.model.prepare.shapes import assume_type
 from octavo.model.prepare.widen import float32_names, store_narrow
+from octavo.ops import CLAMPS, MATRIX_FOR_EACH_GROUP
 from octavo.ops.hooks import clamp_bounds
 from octavo.quantization import _overrides
 from octavo.quantization._errors import InferenceError, OptionError, QuantizationWarning, RangeError
@@ -175,7 +176,7 @@ def _complete_types(model: ir.Model, recipe: Recipe) -> None:
     """
     if recipe.style is Style.QDQ or recipe.op_types is None:
         return
-    layers = {"Conv", "MatMul", "Gemm"} & set(recipe.op_types)
+    layers = MATRIX_FOR_EACH_GROUP & set(recipe.op_types)
     for node in model.graph:
         if node.op_type not in layers:
             continue
@@ -269,7 +270,7 @@ def fitted(job: Job, tensors: Any) -> Job:
         for entry in job.plan.entries.values()
         if isinstance(entry, Measured) and entry.of is not None
     }
-    clamps = {n.outputs[0].name or "": n for n in query.nodes(job.model) if n.op_type in ("Relu", "Clip")}
+    clamps = {n.outputs[0].name or "": n for n in query.nodes(job.model) if n.op_type in CLAMPS}
     if not any(name in known and known[name].low < 0.0 for name in made if starts_at_zero(clamps.get(name))):
         return job
     settings = job.settings.but(fuse_clamps=False)

@@ -13,6 +13,7 @@ from typing import Any
 import onnx
 
 from octavo.core.recipe import Style
+from octavo.model.graph.operators import CONVERSIONS
 from octavo.quantization import _mixed, _work
 from octavo.quantization._errors import InferenceError, UnsupportedError
 from octavo.quantization._names import elsewhere
@@ -21,7 +22,6 @@ from octavo.quantization._tensors_data import TensorsData
 from octavo.quantization._types import QuantizationMode
 from octavo.quantization._values import QuantizationParams, QuantizedValue
 
-_QUANTIZED = ("QuantizeLinear", "DequantizeLinear")
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
@@ -101,7 +101,7 @@ class ONNXQuantizer(SingleTensors):
 
     def has_QDQ_nodes(self) -> bool:  # noqa: N802
         """Whether the model has QuantizeLinear or DequantizeLinear."""
-        return any(node.op_type in _QUANTIZED for node in self.model.nodes())
+        return any(node.op_type in CONVERSIONS for node in self.model.nodes())
 
     def find_initializer_in_path(self, initializer_name: str) -> bool:
         """Whether a name is that of an initializer."""

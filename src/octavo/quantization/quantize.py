@@ -14,6 +14,7 @@ from typing import Any
 import onnx
 
 from octavo.core.recipe import Style
+from octavo.model.graph.operators import CONVERSIONS
 from octavo.quantization import _calibration, _overrides, _work, registry, translate
 from octavo.quantization._calibrater import usable_providers
 from octavo.quantization._configs import DynamicQuantConfig, QuantConfig, StaticQuantConfig
@@ -58,7 +59,7 @@ def get_qdq_config(
     model, external = _calibration.proto_of(model_input)
     activation, weight = QuantType.of(activation_type), QuantType.of(weight_type)
     overrides = copy.deepcopy(tensor_quant_overrides or {})
-    skipped = {"Cast", "DequantizeLinear", "QuantizeLinear"}
+    skipped = {"Cast", *CONVERSIONS}
     present = sorted({node.op_type for node in model.graph.node} - skipped)
     if callable(nodes_to_exclude):
         excluded = [node.name for node in model.graph.node if nodes_to_exclude(model, node)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.model.graph.inspect import Inspection
+from octavo.reporting.inspection import Inspection
 from octavo.reporting.text import columns, size, tally
 
 

@@ -12,17 +12,17 @@ from octavo.core.qtypes import INT8
 from octavo.core.recipe import COMPRESSED, Recipe
 from octavo.core.scheme import MinMax, Scheme
 from octavo.model.graph import query
+from octavo.ops import CONVOLUTIONS, MATRIX_PRODUCTS
 from octavo.targets import Target
 from octavo.targets.defaults import DEFAULT_STEPS
 
 REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
-LINEAR = frozenset({"MatMul", "Gemm"})
 FEW, MANY = 3, 16  # convolutions of a graph: with so many the first one may stay float, or the first two
 AVERAGED = MinMax(average=True)  # one odd sample of a hundred can make ranges five times as wide
 _SHIFTS = "bias-correction"
 _GROUPS = (
-    ("linear layers", frozenset({"MatMul", "Gemm", "Attention"})),
-    ("convolutions", frozenset({"Conv"})),
+    ("linear layers", MATRIX_PRODUCTS | {"Attention"}),
+    ("convolutions", CONVOLUTIONS),
 )
 
 
@@ -49,7 +49,7 @@ def static_round(recipe: Recipe, plan: Plan) -> list[Candidate]:
     plain = Candidate("static", recipe, "ranges from calibration")
     found = [plain, _with_steps(plain, "static, clipped", ("clip", _SHIFTS))]
     kinds = [node.op_type for node in plan.nodes.values()]
-    if sum(kind in LINEAR for kind in kinds) > kinds.count("Conv"):
+    if sum(kind in MATRIX_PRODUCTS for kind in kinds) > kinds.count("Conv"):
         found.append(_with_steps(plain, "static, smoothed", DEFAULT_STEPS))
     if isinstance(recipe.activations, Scheme) and recipe.activations.method == MinMax():
         averaged = replace(plain, recipe=recipe.but(activations=recipe.activations.but(method=AVERAGED)))
@@ -115,7 +115,7 @@ def is_restricted(base: Recipe) -> bool:
 
 def linear_layers(plan: Plan) -> tuple[str, ...]:
     """The layers that could find their ranges at run time, where other operators are quantized too."""
-    found = tuple(name for name, node in plan.nodes.items() if node.op_type in LINEAR)
+    found = tuple(name for name, node in plan.nodes.items() if node.op_type in MATRIX_PRODUCTS)
     return found if len(found) < len(plan.nodes) else ()
 
 

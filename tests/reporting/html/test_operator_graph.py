@@ -7,6 +7,7 @@ from builders import two_branches
 
 import octavo
 from octavo.model.files import io
+from octavo.model.graph.operators import CONVERSIONS_OR_DYNAMIC
 from octavo.reporting.html import operator_graph as graph
 from octavo.reporting.html.details import details
 from reporting.html import hostile
@@ -27,7 +28,7 @@ def test_every_style_shows_the_same_operators(style: str) -> None:
     assert names[0] == f"in {hostile.MARKUP}" and names[-1] == hostile.SCRIPT
     for node in (*result.plan.nodes, *(skipped.node for skipped in result.plan.skipped)):
         assert names.count(node) == 1
-    assert not {node["op_type"] for node in found["nodes"]} & graph.CONVERSIONS
+    assert not {node["op_type"] for node in found["nodes"]} & CONVERSIONS_OR_DYNAMIC
     chain = {tuple(edge) for edge in found["edges"]}
     assert all((i, i + 1) in chain for i in range(len(names) - 1))
 

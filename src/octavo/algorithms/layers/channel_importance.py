@@ -13,7 +13,7 @@ from octavo.algorithms.layers.layer import F64, Layer, is_layer, layer_of
 from octavo.algorithms.layers.subject import Subject
 from octavo.core.plan import Key
 from octavo.model.graph import query
-from octavo.ops.patterns import KEEP_CHANNELS, MOVE_SCORES
+from octavo.ops.patterns import KEEP_CHANNELS, MOVE_SCORES, READ_SILU
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _function(value: ir.Value, subject: Subject) -> tuple[str | None, ir.Value]:
     kinds = sorted(node.op_type for node in consumers)
     if len(consumers) == 1 and kinds[0] in FUNCTIONS:
         return kinds[0], consumers[0].outputs[0]
-    if kinds == ["Mul", "Sigmoid"]:
+    if tuple(kinds) == READ_SILU:
         product, gate = sorted(consumers, key=lambda node: node.op_type)
         if set(product.inputs) == {value, gate.outputs[0]} and len(gate.outputs[0].uses()) == 1:
             return "Silu", product.outputs[0]

@@ -1,8 +1,8 @@
 """NaN analysis: which tensors can't hold NaN as long as nothing overflows.
 
-Samples are finite. An operator of the list below makes no NaN from finite numbers, unless they overflow on
-the way, which the extremes around it show. Tensors behind any other operator, or behind a constant that is
-not finite, are checked for NaN.
+Samples are finite. Most operators (``CANNOT_MAKE_NAN``) make no NaN from finite numbers, unless they overflow
+on the way, which the extremes around them show. Tensors behind any other operator, or behind a constant
+that is not finite, are checked for NaN.
 """
 
 from __future__ import annotations
@@ -11,20 +11,11 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.model.graph import query
+from octavo.ops import Kind, names_of
+from octavo.ops.patterns import CANNOT_MAKE_NAN
 
-MAKE_NO_NAN = frozenset(
-    (
-        "Abs", "Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv",
-        "ConvTranspose", "DepthToSpace", "Elu", "Erf", "Expand", "Flatten", "Gather", "Gelu",
-        "Gemm", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity",
-        "LayerNormalization", "LeakyRelu", "MatMul", "Max", "MaxPool", "Min", "Mish", "Mul", "Neg",
-        "PRelu", "Pad", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Reshape",
-        "Resize", "Sigmoid", "Slice", "Softmax", "Softplus", "SpaceToDepth", "Split", "Squeeze",
-        "Sub", "Tanh", "Tile", "Transpose", "Unsqueeze"
-    )
-)  # fmt: skip
 MAY_OVERFLOW = 1e30  # magnitude of extremes beyond which a value near them may have overflowed
-_READ_WEIGHTS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Gather")
+_READ_WEIGHTS = names_of(lambda rule: rule.is_linear or rule.kind is Kind.LOOKUP)
 
 
 def without_nan(model: ir.Model) -> set[str]:
@@ -33,7 +24,7 @@ def without_nan(model: ir.Model) -> set[str]:
     found |= {name for name, value in model.graph.initializers.items() if _is_finite(value)}
     found.add("")
     for node in model.graph:
-        if node.op_type not in MAKE_NO_NAN or node.domain not in ("", "ai.onnx"):
+        if node.op_type not in CANNOT_MAKE_NAN or node.domain not in ("", "ai.onnx"):
             continue
         if all(value is None or (value.name or "") in found for value in node.inputs):
             found.update(value.name or "" for value in node.outputs)

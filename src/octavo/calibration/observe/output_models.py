@@ -14,6 +14,10 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from octavo.calibration.observe.observations import HIGH, LOW
+
+REDUCTIONS = (LOW.op, HIGH.op)
+
 _AXES_AS_INPUT = 18  # the opset from which on reductions take their axes as an input
 
 
@@ -50,7 +54,7 @@ def with_extremes(
             source = f"{tensor}_Float"
             cast = onnx.helper.make_node("Cast", [tensor], [source], f"{tensor}_Cast", to=TensorProto.FLOAT)
             copy.graph.node.append(cast)
-        for reduction in ("ReduceMin", "ReduceMax"):
+        for reduction in REDUCTIONS:
             name = f"{tensor}_{reduction}"
             copy.graph.node.extend(_reduced(copy, source, name, reduction, axes, flat, opset))
             copy.graph.output.append(

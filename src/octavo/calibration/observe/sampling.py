@@ -23,19 +23,13 @@ import onnx_ir as ir
 from octavo.core.requests import EveryNth, Histogram, Lattice, Request
 from octavo.errors import RecipeError
 from octavo.model.graph import query
+from octavo.ops import CONVOLUTIONS
+from octavo.ops.patterns import KEEP_FEATURE_MAPS
 
 _MIN_POSITIONS = 7  # of a lattice along height and width
 _MIN_VALUES = 1 << 13  # of a lattice in one sample
 _SOME_SAMPLES = 64  # that all statistics are collected from, where the number of samples is known
 _FIRST_SAMPLES, _THEN_EVERY = 32, 8  # where it is not known: the first 32, and every eighth after them
-_CONVOLUTIONS = ("Conv", "ConvTranspose")
-_GIVE_MAPS = frozenset(
-    (
-        "Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Div", "Elu", "Erf", "Gelu",
-        "HardSigmoid", "HardSwish", "Identity", "InstanceNormalization", "LeakyRelu", "Max", "MaxPool", "Min",
-        "Mish", "Mul", "PRelu", "Pad", "Relu", "Resize", "Sigmoid", "Softplus", "Sub", "Sum", "Tanh"
-    )
-)  # fmt: skip
 
 
 def sampled(model: ir.Model, requests: Mapping[str, Request], stride: int | None) -> dict[str, Request]:
@@ -101,13 +95,13 @@ def _feature_maps(model: ir.Model) -> list[ir.Value]:
     """Return the feature maps: what convolutions read and give, and what is computed from it."""
     found: dict[ir.Value, None] = {}
     for value in model.graph.inputs:
-        if any(use.node.op_type in _CONVOLUTIONS and use.idx == 0 for use in value.uses()):
+        if any(use.node.op_type in CONVOLUTIONS and use.idx == 0 for use in value.uses()):
             found[value] = None
     for node in model.graph:
         if node.domain not in ("", "ai.onnx") or not node.outputs:
             continue
-        if node.op_type in _CONVOLUTIONS or (
-            node.op_type in _GIVE_MAPS and any(value in found for value in node.inputs)
+        if node.op_type in CONVOLUTIONS or (
+            node.op_type in KEEP_FEATURE_MAPS and any(value in found for value in node.inputs)
         ):
             found[node.outputs[0]] = None
     return list(found)

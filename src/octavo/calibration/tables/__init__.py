@@ -31,6 +31,7 @@ from octavo.errors import TableError
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
+from octavo.ops import CLAMPS
 from octavo.ops.hooks import clamp_bounds
 
 __all__ = ["FORMATS", "Format", "as_stats", "load", "save", "save_all", "within_clamps"]
@@ -109,7 +110,7 @@ def within_clamps(ranges: Mapping[str, Range], model: io.ModelSource) -> dict[st
     found = dict(ranges)
     for node in query.nodes(loaded):
         name = node.outputs[0].name or "" if node.outputs else ""
-        if name not in found or node.domain or node.op_type not in ("Relu", "Clip"):
+        if name not in found or node.domain or node.op_type not in CLAMPS:
             continue
         bounds = clamp_bounds(node)
         if bounds is not None and bounds[0] <= bounds[1]:

@@ -20,11 +20,11 @@ from octavo.core import scratch
 from octavo.errors import ModelError
 from octavo.evaluation.task import Feeds
 from octavo.model.graph.dequantized import Between, between
+from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES
 from octavo.model.runtime.session import Session
 
 RUNS = 7  # of which the first warms up
 _KERNEL_SUFFIX = "_kernel_time"
-_CONTAINERS = frozenset(("If", "Loop", "Scan"))  # their time is that of the nodes inside
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _nodes(events: Sequence[dict[str, Any]]) -> list[NodeTime]:
     for event in events:
         op_type = event.get("args", {}).get("op_name", "")
         name = str(event.get("name", ""))
-        if event.get("cat") != "Node" or not name.endswith(_KERNEL_SUFFIX) or op_type in _CONTAINERS:
+        if event.get("cat") != "Node" or not name.endswith(_KERNEL_SUFFIX) or op_type in SUBGRAPH_ATTRIBUTES:
             continue
         run = int(np.searchsorted(starts, float(event["ts"]), side="right")) - 1
         times = taken.setdefault((name.removesuffix(_KERNEL_SUFFIX), op_type), [0.0] * len(starts))

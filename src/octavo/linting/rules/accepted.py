@@ -12,16 +12,12 @@ from octavo.linting.finding import Fault, Severity, rule
 from octavo.linting.saturation import at_risk
 from octavo.linting.view import MS, View, dq_of, is_dq, is_q, is_stored, name
 from octavo.model.graph import query
+from octavo.model.graph.operators import BLOCKWISE, CONVERSIONS, DYNAMIC_QUANTIZE
 from octavo.model.runtime.session import runtime_ir_limit, runtime_opset_limit
-from octavo.ops import Act, Kind, Weight, rule_of
+from octavo.ops import CLAMPS, Act, Kind, Weight, rule_of
+from octavo.ops.integer_operators import GIVE_SUMS, INTEGER_OPERATORS
 
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
-_INTEGER = frozenset({"ConvInteger", "MatMulInteger", "DynamicQuantizeLinear"})
-
-_WEIGHT = {
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
-    **dict.fromkeys(("ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"), 1),
-}
 
 
 def _readers_roles(node: ir.Node) -> Iterator[tuple[ir.Node, object]]:
@@ -91,12 +87,9 @@ def refused_style(view: View) -> Iterator[Fault]:
     target = view.target
     for node in view.nodes:
         op = node.op_type
-        style = Style.INTEGER if op in _INTEGER else Style.QOPERATOR if op.startswith("QLinear") else None
-        foreign = (
-            node.domain == MS
-            and not target.accepts.contrib_ops
-            and op not in ("QuantizeLinear", "DequantizeLinear")
-        )
+        is_integer = op in GIVE_SUMS or op == DYNAMIC_QUANTIZE
+        style = Style.INTEGER if is_integer else Style.QOPERATOR if op.startswith("QLinear") else None
+        foreign = node.domain == MS and not target.accepts.contrib_ops and op not in CONVERSIONS
         if (style is not None and style not in target.accepts.styles) or foreign:
             yield Fault(
                 name(node),
@@ -149,7 +142,7 @@ def half_quantized(view: View) -> Iterator[Fault]:
         if not any(dq_of(value) is not None for value in moving):
             continue
         behind = node.outputs[0].consumers()
-        if len(behind) == 1 and behind[0].op_type in ("Relu", "Clip"):
+        if len(behind) == 1 and behind[0].op_type in CLAMPS:
             behind = behind[0].outputs[0].consumers()
         whole = all(dq_of(value) is not None for value in moving)
         if not whole or (query.is_float(node.outputs[0]) and not any(is_q(one) for one in behind)):
@@ -207,6 +200,7 @@ def _multiplied(view: View) -> Iterator[tuple[ir.Node, ir.Value | None]]:
         if product.w is not None and kind is not None and kind.bits == 8 and not kind.is_float:
             yield product.node, product.w.inputs[0]
     for node in view.nodes:
-        index = _WEIGHT.get(node.op_type)
-        if index is not None and len(node.inputs) > index:
+        known = INTEGER_OPERATORS.get(node.op_type)
+        index = known.slot("q1") if known is not None and known.is_linear else None
+        if index is not None and len(node.inputs) > index and node.op_type not in BLOCKWISE:
             yield node, node.inputs[index]

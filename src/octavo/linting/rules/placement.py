@@ -15,10 +15,11 @@ from octavo.linting import repairs
 from octavo.linting.finding import Fault, Repair, Severity, rule
 from octavo.linting.view import View, dq_of, is_q, is_stored, name, readers
 from octavo.model.graph import query
+from octavo.ops import CLAMPS, names_of
 from octavo.ops.hooks import clamp_bounds, is_gate
 
 _WARNING, _NOTE = Severity.WARNING, Severity.NOTE
-_ROUNDED = frozenset({"Conv", "ConvTranspose", "Gemm"})
+_ROUNDED = names_of(lambda rule: rule.is_linear and rule.has_bias)
 
 
 @rule("OCT401", _NOTE, "A tensor is quantized more than once with the same parameters")
@@ -60,7 +61,7 @@ def round_trip(view: View) -> Iterator[Fault]:
 def idle_clamp(view: View) -> Iterator[Fault]:
     """A tensor whose zero point is its smallest integer has no negative values."""
     for node in view.nodes:
-        before = dq_of(node.inputs[0]) if node.op_type in ("Relu", "Clip") and node.inputs else None
+        before = dq_of(node.inputs[0]) if node.op_type in CLAMPS and node.inputs else None
         if before is None or is_stored(before):
             continue
         params, bounds = view.params(before), clamp_bounds(node)
@@ -153,7 +154,7 @@ def rounded_layer(view: View) -> Iterator[Fault]:
         if query.constant(node.inputs[1]) is None or not query.is_float(node.inputs[1]):
             continue
         behind = query.only_reader(node.outputs[0])
-        if behind is not None and behind.op_type in ("Relu", "Clip"):
+        if behind is not None and behind.op_type in CLAMPS:
             behind = query.only_reader(behind.outputs[0])
         if is_q(behind):
             yield Fault(
@@ -193,7 +194,7 @@ def float8_clamp(view: View) -> Iterator[Fault]:
     for node in view.quantizers:
         kind = view.params(node).qtype
         clamp = node.inputs[0].producer() if node.inputs[0] is not None else None
-        if kind is not None and kind.is_float and clamp is not None and clamp.op_type in ("Relu", "Clip"):
+        if kind is not None and kind.is_float and clamp is not None and clamp.op_type in CLAMPS:
             yield Fault(
                 name(node),
                 f"the runtime removes the {clamp.op_type} before it, and values that it cuts off pass",
@@ -251,6 +252,6 @@ def for_nothing(view: View) -> Iterator[Fault]:
 def _maker(value: ir.Value | None) -> str:
     """The operator that gives a value, behind a Relu or Clip."""
     node = value.producer() if value is not None else None
-    if node is not None and node.op_type in ("Relu", "Clip") and node.inputs[0] is not None:
+    if node is not None and node.op_type in CLAMPS and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node.op_type if node is not None else ""

@@ -7,16 +7,7 @@ from collections.abc import Iterator
 from octavo.linting.finding import Fault, Severity, rule
 from octavo.linting.view import View
 from octavo.model.graph.dequantized import Between, between
-
-_WEIGHTED = {
-    "Conv": 1,
-    "FusedConv": 1,
-    "ConvTranspose": 1,
-    "Gemm": 1,
-    "FusedGemm": 1,
-    "MatMul": 1,
-    "FusedMatMul": 1,
-}
+from octavo.ops.integer_operators import WEIGHTED
 
 
 @rule("OCT601", Severity.ERROR, "The runtime does not load the model", runs=True)
@@ -46,12 +37,11 @@ def unfused(view: View) -> Iterator[Fault]:
 
 
 def _slowed(part: Between, constant: set[str]) -> bool:
-    """A product whose stored weight is dequantized at each run."""
-    index = _WEIGHTED.get(part.node.op_type)
-    if index is None or len(part.node.input) <= index:
+    """Whether a layer's quantized weight is dequantized at each run."""
+    if part.node.op_type not in WEIGHTED or len(part.node.input) < 2:
         return False
     return any(
-        dq.output[0] == part.node.input[index] and dq.input[0] in constant and _is_activation(part, constant)
+        dq.output[0] == part.node.input[1] and dq.input[0] in constant and _is_activation(part, constant)
         for dq in part.before
     )
 

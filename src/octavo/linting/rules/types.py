@@ -13,6 +13,7 @@ from octavo.linting.view import MS, View, is_dq, is_stored, name, readers, store
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor
 from octavo.model.prepare import raise_opset
+from octavo.ops.integer_operators import INTEGER_OPERATORS, IntegerOperator
 
 _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
@@ -97,10 +98,10 @@ def dynamic_conv(view: View) -> Iterator[Fault]:
 def missing_kernel(view: View) -> Iterator[Fault]:
     """int8 activations with uint8 weights, 16-bit operands, and zero points per channel of ConvInteger."""
     for node in view.nodes:
-        slots = _OPERANDS.get(node.op_type)
-        if slots is None or len(node.inputs) <= max(slots):
+        known = INTEGER_OPERATORS.get(node.op_type)
+        if known is None or not known.is_linear or not _scales_result(known):
             continue
-        kinds = [query.element_type(node.inputs[i]) or _zero_kind(node, i) for i in slots]
+        kinds = [_operand_type(node, known, number) for number in "01"]
         if kinds == [ir.DataType.INT8, ir.DataType.UINT8] or any(kind in _WIDE for kind in kinds):
             yield Fault(
                 name(node),
@@ -119,14 +120,23 @@ def missing_kernel(view: View) -> Iterator[Fault]:
                 )
 
 
-_OPERANDS = {"QLinearConv": (0, 3), "QLinearMatMul": (0, 3), "QGemm": (0, 3), "MatMulIntegerToFloat": (0, 1)}
-_ZEROS = {"QLinearConv": {0: 2, 3: 5}, "QLinearMatMul": {0: 2, 3: 5}, "QGemm": {0: 2, 3: 5}}
 _WIDE = frozenset({ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT4, ir.DataType.UINT4})
 
 
-def _zero_kind(node: ir.Node, index: int) -> ir.DataType | None:
-    zero = _ZEROS.get(node.op_type, {}).get(index)
-    return query.element_type(node.inputs[zero]) if zero is not None and zero < len(node.inputs) else None
+def _scales_result(known: IntegerOperator) -> bool:
+    """Whether an operator reads both of its operands as integers, with their scales."""
+    return None not in (known.slot("q0"), known.slot("q1"), known.slot("s0"))
+
+
+def _operand_type(node: ir.Node, known: IntegerOperator, number: str) -> ir.DataType | None:
+    """Return the type of an operand, as it is declared or as its zero point has it."""
+    for slot in (known.slot(f"q{number}"), known.slot(f"z{number}")):
+        found = (
+            query.element_type(node.inputs[slot]) if slot is not None and slot < len(node.inputs) else None
+        )
+        if found is not None:
+            return found
+    return None
 
 
 @rule("OCT306", _ERROR, "A type is newer than the model's opset")

@@ -16,6 +16,7 @@ from onnx import TensorProto
 from octavo.errors import ModelError
 from octavo.model.files.wire import ByteRange
 from octavo.model.graph.inline import MOST_NODES, Key, check_calls
+from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES
 from octavo.model.graph.tensors import ELEMENT_TYPES, byte_size
 
 _DEEPEST = 64
@@ -39,7 +40,6 @@ _NUMBERS = frozenset(
         onnx.AttributeProto.STRING,
     }
 )
-_BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 _OTHER_FIELD = "int32_data"  # every narrower type
 _FIELDS = (*_TYPED_FIELDS, _OTHER_FIELD)
 
@@ -239,7 +239,7 @@ def _check_text(node: onnx.NodeProto, attributes: Iterable[onnx.AttributeProto],
 
 def _check_bodies(node: onnx.NodeProto, where: str) -> None:
     """Refuse control flow without the graphs that it runs."""
-    due = _BODIES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    due = SUBGRAPH_ATTRIBUTES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if due is None:
         return
     found = sorted(attribute.name for attribute in node.attribute if attribute.type in _GRAPHS)

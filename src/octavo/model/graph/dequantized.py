@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx
 
-QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+from octavo.model.graph.operators import CONVERSIONS, DEQUANTIZE, QUANTIZE
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def _of_graph(graph: onnx.GraphProto) -> Iterator[Between]:
         for name in set(node.input):
             readers[name].append(node)
     for node in graph.node:
-        if node.op_type in (QUANTIZE, DEQUANTIZE):
+        if node.op_type in CONVERSIONS:
             continue
         before = tuple(
             producer[name]

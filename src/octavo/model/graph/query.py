@@ -11,26 +11,16 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.errors import ModelError
+from octavo.model.graph import operators
 from octavo.model.graph.meta import describe
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
-RANDOM = frozenset(  # operators that draw from a generator, or may
-    {
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-        "Dropout",
-    }
-)
-_WITH_GRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # of the default domain; others are looked at
+_WITH_GRAPHS = frozenset(operators.SUBGRAPH_ATTRIBUTES)  # of the default domain; others are looked at
 
 
 def has_random(model: ir.Model) -> bool:
     """Whether some operator draws from a generator, so that results depend on the order of runs."""
-    return any(node.op_type in RANDOM for node in nodes(model))
+    return any(node.op_type in operators.RANDOM for node in nodes(model))
 
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -282,22 +272,6 @@ class Kind:
         return self.quantize + self.dequantize + self.integer + self.blockwise
 
 
-_INTEGER = frozenset(
-    {
-        "ConvInteger",
-        "MatMulInteger",
-        "DynamicQuantizeLinear",
-        "DynamicQuantizeMatMul",
-        "MatMulIntegerToFloat",
-        "DynamicQuantizeLSTM",
-        "QAttention",
-        "QGemm",
-        "QEmbedLayerNormalization",
-        "QMoE",
-        "QOrderedMatMul",
-    }
-)
-_BLOCKWISE = frozenset({"MatMulNBits", "MatMulBnb4", "MatMulFpQ4", "GatherBlockQuantized"})
 _TRAINING_DOMAINS = frozenset({"ai.onnx.preview.training"})
 
 
@@ -313,9 +287,9 @@ def classify(model: ir.Model) -> Kind:
             count["quantize"] += 1
         elif op == "DequantizeLinear":
             count["dequantize"] += 1
-        elif op in _INTEGER or op.startswith("QLinear"):
+        elif op in operators.INTEGER or op.startswith("QLinear"):
             count["integer"] += 1
-        elif op in _BLOCKWISE:
+        elif op in operators.BLOCKWISE:
             count["blockwise"] += 1
         elif op == "EPContext":
             count["compiled"] += 1
@@ -354,15 +328,10 @@ def refuse_unsupported(model: ir.Model) -> None:
         )
 
 
-_COMPUTE = frozenset(
-    {"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Attention", "EmbedLayerNormalization"}
-)
-
-
 def _has_float_compute(model: ir.Model) -> bool:
     """Whether some matrix product or convolution reads a float that does not come from a DequantizeLinear."""
     for node in nodes(model):
-        if node.op_type not in _COMPUTE:
+        if node.op_type not in operators.LAYERS:
             continue
         for value in node.inputs[:2]:
             producer = value.producer() if value is not None else None

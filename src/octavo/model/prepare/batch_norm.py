@@ -17,11 +17,10 @@ import onnx_ir as ir
 
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor, set_constant
+from octavo.model.graph.operators import CONVOLUTIONS
 from octavo.model.graph.scopes import detach
 
 Doubles = npt.NDArray[np.float64]
-
-_CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def fold(model: ir.Model) -> tuple[int, int]:
         for node in list(graph):
             if node.domain or node.graph is None:
                 continue
-            if node.op_type in _CONVOLUTIONS:
+            if node.op_type in CONVOLUTIONS:
                 biases += _fold_affine(edit, node)
             if node.op_type == "BatchNormalization":
                 folded += _fold_norm(edit, node)

@@ -20,16 +20,13 @@ import onnx
 import onnx_ir as ir
 
 from octavo.errors import OctavoError
-from octavo.model.graph import query
+from octavo.model.graph import operators, query
 from octavo.model.graph.edit import Editor
 from octavo.model.graph.tensors import byte_size
 from octavo.model.runtime.session import Session
 from octavo.model.runtime.session_inputs import fill
 
-_NEVER = query.RANDOM | {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
-_NO_LARGER = frozenset(  # results are never larger than what they are made from, whatever their shape
-    {"Slice", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Identity", "Concat", "Split"}
-)
+_NEVER = operators.RANDOM | operators.CONVERSIONS_OR_DYNAMIC
 _LARGE = 1 << 20  # bytes
 _GROWTH = 4
 BUDGET = 64 << 20  # bytes that all results may take beyond what goes away
@@ -109,7 +106,7 @@ class _Candidates:
         sizes = {value: self._bounds.get(value) or _bytes(value) or 0 for value in read}
         given = sum(sizes.values())
         made = [_bytes(value) for value in node.outputs]
-        if None in made and node.op_type in _NO_LARGER:
+        if None in made and node.op_type in operators.NO_LARGER:
             made = [given] * len(made)
             self._bounds.update(dict.fromkeys(node.outputs, given))
         if node.op_type == "Cast" and given > 2048 and query.element_type(node.inputs[0]) in _HALVES:

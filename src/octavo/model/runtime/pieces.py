@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES
+
 Array = npt.NDArray[Any]
 Values = dict[str, Array]
 Run = Callable[[bytes, Mapping[str, Array]], Mapping[str, Array]]
 
 MOST_NODES = 500  # of one piece
-_WITH_BODIES = ("If", "Loop", "Scan", "SequenceMap")
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def pieces(graph: onnx.GraphProto, weights: Mapping[str, Any]) -> Iterator[Piece
 def _read(node: onnx.NodeProto) -> list[str]:
     """What a node reads of its own scope, its bodies included."""
     found = [name for name in node.input if name]
-    if node.op_type in _WITH_BODIES:
+    if node.op_type in SUBGRAPH_ATTRIBUTES:
         for attribute in node.attribute:
             for body in (attribute.g, *attribute.graphs):
                 found += _read_from_outside(body)

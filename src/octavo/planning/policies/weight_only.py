@@ -21,6 +21,7 @@ from octavo.core.scheme import Scheme
 from octavo.errors import RecipeError
 from octavo.model.graph import query
 from octavo.ops import GATHER_BLOCKS, MATMUL_NBITS, Kind, Lowering, OpRule, Table, Weight, axis_of, rule_of
+from octavo.ops.patterns import FOLLOW_LOGITS
 from octavo.planning import refusals
 from octavo.planning.policies.policy import Policy
 from octavo.planning.state import State
@@ -32,7 +33,6 @@ SIZES = (16, 32, 64, 128, 256)  # blocks that MatMulNBits takes
 WITHOUT_DATA = "k-quant:step=0.5"  # of "auto" without data; finer steps gain 1 % of the error in 4 × the time
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 _ONLY_WEIGHTS = "only matrices and tables are quantized where activations stay float"
-_HEAD_STEPS = frozenset({"Cast", "Mul", "Div", "Add", "Sub", "Tanh", "Softmax", "LogSoftmax", "Identity"})
 
 
 class WeightOnlyPolicy(Policy):
@@ -284,7 +284,7 @@ def _heads(model: ir.Model) -> frozenset[str]:
     for output in model.graph.outputs:
         dims = query.shape(output)
         node = output.producer()
-        while node is not None and not node.domain and node.op_type in _HEAD_STEPS:
+        while node is not None and not node.domain and node.op_type in FOLLOW_LOGITS:
             computed = [v for v in node.inputs if v is not None and query.constant(v) is None]
             node = computed[0].producer() if len(computed) == 1 else None
         rule = rule_of(node) if node is not None else None

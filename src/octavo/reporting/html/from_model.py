@@ -14,7 +14,9 @@ from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import QType, from_onnx
 from octavo.model.files import io
-from octavo.model.graph import inspect, query
+from octavo.model.graph import query
+from octavo.model.graph.operators import CONVERSIONS
+from octavo.reporting import inspection as inspect
 from octavo.reporting.html import histogram, operator_graph
 from octavo.reporting.html.details import SCHEMA, numbers
 
@@ -59,7 +61,7 @@ def _tensors(model: ir.Model) -> Iterator[dict[str, Any]]:
     """Yield each tensor that is quantized or dequantized with its own parameters, once."""
     seen: set[str] = set()
     for node in query.nodes(model):
-        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.inputs) < 2:
+        if node.op_type not in CONVERSIONS or len(node.inputs) < 2:
             continue
         value = node.inputs[0]
         weight = node.op_type == "DequantizeLinear" and query.constant(value) is not None

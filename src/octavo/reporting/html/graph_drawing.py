@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from octavo.model.graph.operators import CONVERSIONS_OR_DYNAMIC
 from octavo.reporting.figures import number
 from octavo.reporting.html.graph_layout import layered
-from octavo.reporting.html.operator_graph import CONVERSIONS, known_name
+from octavo.reporting.html.operator_graph import known_name
 from octavo.reporting.html.report_parts import Side
 
 MAX_DRAWN = 6000  # operators; a larger graph is only listed
@@ -101,7 +102,7 @@ def _times(side: Side, known: set[str]) -> dict[str, float]:
     """Return seconds by operator: a fused node counts for the operator whose name the runtime kept."""
     found: dict[str, float] = {}
     for node in _profile(side):
-        if node["op_type"] in CONVERSIONS:
+        if node["op_type"] in CONVERSIONS_OR_DYNAMIC:
             continue
         name = known_name(node["name"], known)
         if name not in known:

@@ -13,9 +13,10 @@ from typing import Any
 
 import onnx_ir as ir
 
-from octavo.model.graph import inspect, query
+from octavo.model.graph import query
+from octavo.model.graph.operators import CONVERSIONS_OR_DYNAMIC
+from octavo.reporting import inspection as inspect
 
-CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 _STEP = re.compile(
     r"_(int32|float|scales|scaled|times_alpha|biased|turned|bias"
     r"|rows|row_scales|rows_float|row_zero_points|rows_centred)(_\d+)?$"
@@ -112,7 +113,7 @@ class _Condensed:
         sources |= self.sources(inner)
         if node.op_type == "Constant":
             return
-        if node.op_type in CONVERSIONS:
+        if node.op_type in CONVERSIONS_OR_DYNAMIC:
             for value in node.outputs:
                 self.origin[value] = sources
             return

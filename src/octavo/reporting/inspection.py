@@ -14,19 +14,9 @@ from octavo.core.registry import load_entry
 from octavo.core.shown import Shown
 from octavo.model.graph import query
 from octavo.model.graph.compressed import stored_weight
-
-_WEIGHT_SLOTS = {
-    "QLinearConv": (3, 4),
-    "QLinearMatMul": (3, 4),
-    "QGemm": (3, 4),
-    "MatMulIntegerToFloat": (1, 3),
-    "DynamicQuantizeMatMul": (1, 2),
-    "MatMulInteger": (1, None),
-    "ConvInteger": (1, None),
-    "DynamicQuantizeLSTM": (1, 8),
-    "MatMulNBits": (1, 2),
-    "Gather": (0, None),
-}
+from octavo.model.graph.operators import CONVERSIONS, CONVERSIONS_OR_DYNAMIC
+from octavo.ops import Kind, names_of
+from octavo.ops.integer_operators import INTEGER_OPERATORS, weight_slots
 
 
 @dataclass(frozen=True)
@@ -79,11 +69,8 @@ class Inspection(Shown):
         }
 
 
-_INTEGER = frozenset({*_WEIGHT_SLOTS, "QAttention", "QEmbedLayerNormalization", "GatherBlockQuantized"}) - {
-    "Gather"
-}
 _ALIASES = ("Transpose", "Identity")
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN"})
+_LAYERS = names_of(lambda rule: rule.is_linear or rule.kind is Kind.RECURRENT)
 
 
 def inspect(model: ir.Model) -> Inspection:
@@ -98,18 +85,18 @@ def inspect(model: ir.Model) -> Inspection:
         ops[node.op_type] += 1
         if node.op_type == "DequantizeLinear":
             _weight(node, 0, 1, weights)
-        elif node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear"):
+        elif node.op_type in CONVERSIONS_OR_DYNAMIC:
             made = query.element_type(node.outputs[0]) if node.outputs else None
             kind = made or _zero_type(node)
             dynamic = "dynamic " if node.op_type.startswith("Dynamic") else ""
             activations[f"{dynamic}{_type_name(kind)}"] += 1
-        elif node.op_type in _WEIGHT_SLOTS:
-            _weight(node, *_WEIGHT_SLOTS[node.op_type], weights)
+        elif (slots := (0, None) if node.op_type == "Gather" else weight_slots(node.op_type)) is not None:
+            _weight(node, *slots, weights)
         elif (kept := stored_weight(node)) is not None:
             stored[kept.integers.name or ""] = _type_name(query.element_type(kept.integers)) + _grain(node, 1)
         if is_quantized(node):
             quantized[node.op_type] += 1
-        elif node.op_type in _PRODUCTS:
+        elif node.op_type in _LAYERS:
             floats[node.op_type] += 1
     return Inspection(
         opset=query.opset(model),
@@ -131,11 +118,11 @@ def is_quantized(node: ir.Node) -> bool:
 
 
 def _is_integer(node: ir.Node) -> bool:
-    return node.op_type.startswith("QLinear") or node.op_type in _INTEGER
+    return node.op_type.startswith("QLinear") or node.op_type in INTEGER_OPERATORS
 
 
 def _reads_dequantized(node: ir.Node) -> bool:
-    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+    if node.op_type in CONVERSIONS:
         return False
     producers = [v.producer() for v in node.inputs if v is not None]
     return any(p is not None and p.op_type == "DequantizeLinear" for p in producers)

@@ -1,0 +1,51 @@
+"""Operators that questions about a graph have to know by name, whatever is quantized.
+
+This is below the op table (:mod:`octavo.ops`), which asks the graph itself. What an operator is to
+quantization is said there.
+"""
+
+from __future__ import annotations
+
+QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
+CONVERSIONS = frozenset({QUANTIZE, DEQUANTIZE})
+CONVERSIONS_OR_DYNAMIC = CONVERSIONS | {DYNAMIC_QUANTIZE}
+
+# Control flow, and the attributes of each that hold its subgraphs.
+SUBGRAPH_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "If": ("then_branch", "else_branch"),
+    "Loop": ("body",),
+    "Scan": ("body",),
+    "SequenceMap": ("body",),
+}
+# Operators that draw from a generator, or may.
+RANDOM = frozenset(
+    {
+        "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
+        "Dropout",
+    }
+)  # fmt: skip
+# Operators on integers, beside those whose name begins with QLinear.
+INTEGER = frozenset(
+    {
+        "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear", "DynamicQuantizeMatMul",
+        "MatMulIntegerToFloat", "DynamicQuantizeLSTM", "QAttention", "QGemm", "QEmbedLayerNormalization",
+        "QMoE", "QOrderedMatMul",
+    }
+)  # fmt: skip
+# Operators with weights in blocks and float activations.
+BLOCKWISE = frozenset({"MatMulNBits", "MatMulBnb4", "MatMulFpQ4", "GatherBlockQuantized"})
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+# Float operators with weights, without which there is nothing to quantize.
+LAYERS = CONVOLUTIONS | {"MatMul", "Gemm", "LSTM", "GRU", "RNN", "Attention", "EmbedLayerNormalization"}
+# Operators that bring their input to one mean or magnitude.
+NORMALIZATIONS = frozenset(
+    {
+        "BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization",
+        "LpNormalization",
+    }
+)  # fmt: skip
+# Operators whose results are never larger than what they are made from, whatever their shape.
+NO_LARGER = frozenset(
+    {"Slice", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Identity", "Concat", "Split"}
+)
