@@ -61,6 +61,31 @@ def test_a_terminal_gets_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -
     assert stream.getvalue().endswith("done\n")
 
 
+def test_a_bar_says_what_is_done_how_much_and_how_long_the_rest_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    phase = module._Phase("calibrate", 30, 40, begun=time.monotonic() - 30)
+    assert phase.seconds_left == pytest.approx(10, abs=1)
+    assert phase.rest == "30/40, 0:10 left"
+    uncounted = module._Phase("time", 7, None, begun=time.monotonic() - 30)
+    assert (uncounted.rest, uncounted.seconds_left) == ("7", None)
+    assert str(module._Phase("verify", 0, 1)) == "verify, 0 s"
+
+
+def test_one_bar_stays_for_all_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.01)
+    stream = Terminal()
+    console = Console(stream=stream)
+    deadline = time.monotonic() + 5
+    names = [f"phase {number}" for number in range(4)]
+    for name in names:
+        while name not in stream.getvalue() and time.monotonic() < deadline:
+            console.progress(name, 0, None)
+            time.sleep(0.01)
+    console.end_phase()
+    assert all(name in stream.getvalue() for name in names)
+
+
 def test_quiet_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     stream = io.StringIO()

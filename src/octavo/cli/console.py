@@ -1,7 +1,7 @@
 """Where words go: answers to standard output, remarks and progress to standard error.
 
-A bar is drawn only on a terminal, and only for a phase that lasts longer than a second. Elsewhere a phase
-that took that long leaves one plain line, and a very long one a line each half minute: it never looks hung.
+A bar is drawn only on a terminal, and only for work that lasts longer than a second. Elsewhere a phase that
+took that long leaves one plain line, and a very long one a line each half minute: it never looks hung.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 PATIENCE = 1.0  # seconds before a phase is worth a bar or a line
 INTERVAL = 30.0  # seconds between plain lines
+_LONGEST_TITLE = 32  # characters of what is being done, so that a bar of 80 columns holds the rest
 
 
 def say(text: str, stream: TextIO) -> None:
@@ -31,7 +33,7 @@ class Console:
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.quiet = quiet
         self.stream = stream if stream is not None else sys.stderr
-        self._phase: _Phase | None = None
+        self._shown: _Lines | _Bar | None = None
 
     def note(self, text: str) -> None:
         """A remark for people, unless they asked for quiet."""
@@ -43,110 +45,168 @@ class Console:
         """Take note of how far a phase is."""
         if self.quiet:
             return
-        if self._phase is None or self._phase.name != phase:
-            self.end_phase()
-            self._phase = _Bar(phase, self.stream) if self.stream.isatty() else _Lines(phase, self.stream)
-        self._phase.update(done, total)
+        if self._shown is None:
+            self._shown = _Bar(self.stream) if self.stream.isatty() else _Lines(self.stream)
+        self._shown.update(phase, done, total)
 
     def end_phase(self) -> None:
         """Clear the bar away; called before anything else is written."""
-        phase, self._phase = self._phase, None
-        if phase is not None:
-            phase.end()
+        shown, self._shown = self._shown, None
+        if shown is not None:
+            shown.end()
 
 
+@dataclass
 class _Phase:
-    """A stretch of work with a name."""
+    """A stretch of work with a name: how much of it is done, and how long it has taken."""
 
-    def __init__(self, name: str, stream: TextIO) -> None:
-        self.name = name
-        self.stream = stream
-        self.begun = time.monotonic()
-        self.done, self.total = 0, None  # type: tuple[int, int | None]
+    name: str
+    done: int = 0
+    total: int | None = None
+    begun: float = field(default_factory=time.monotonic)
+    updated: float = field(default_factory=time.monotonic)  # when a part was last finished
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the work has parts, so that there is a number of those that are left."""
+        return self.total is not None and self.total > 1
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the phase began."""
+        return time.monotonic() - self.begun
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds that the rest takes at the speed so far; None as long as that is a guess."""
+        spent = self.updated - self.begun
+        if not self.is_counted or self.total is None or not self.done or spent < PATIENCE:
+            return None
+        left = spent * (self.total - self.done) / self.done
+        return max(0.0, left - (time.monotonic() - self.updated))
 
     def update(self, done: int, total: int | None) -> None:
-        """Remember how far it is."""
+        """Take note of how much is done."""
+        if done != self.done:
+            self.updated = time.monotonic()
         self.done, self.total = done, total
 
-    def end(self) -> None:
-        """It is over."""
+    @property
+    def title(self) -> str:
+        """What is being done, for a line that has to fit."""
+        from octavo.reporting.text import clean
+
+        return clean(self.name, _LONGEST_TITLE)
+
+    @property
+    def rest(self) -> str:
+        """How much is done, and how long the rest takes."""
+        count = f"{self.done}/{self.total}" if self.is_counted else str(self.done) if self.done else ""
+        left = self.seconds_left
+        return f"{count}, {_clock(left)} left" if left is not None else count
 
     def __str__(self) -> str:
         from octavo.reporting.text import clean
 
-        count = (
-            f" {self.done} of {self.total}"
-            if self.total is not None
-            else f" {self.done}"
-            if self.done
-            else ""
-        )
-        return f"{clean(self.name)}{count}, {time.monotonic() - self.begun:.0f} s"
+        count = f" {self.done} of {self.total}" if self.is_counted else f" {self.done}" if self.done else ""
+        return f"{clean(self.name)}{count}, {self.elapsed:.0f} s"
 
 
-class _Lines(_Phase):
-    """Progress for logs: a line at the end, and one each half minute."""
+def _clock(seconds: float) -> str:
+    return f"{int(seconds + 0.5) // 60}:{int(seconds + 0.5) % 60:02}"
 
-    def __init__(self, name: str, stream: TextIO) -> None:
-        super().__init__(name, stream)
-        self._last = self.begun
 
-    def update(self, done: int, total: int | None) -> None:
-        super().update(done, total)
+class _Lines:
+    """Progress for logs: a line at the end of each long phase, and one each half minute."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._phase: _Phase | None = None
+        self._last = time.monotonic()
+
+    def update(self, name: str, done: int, total: int | None) -> None:
+        """Take note of how far a phase is; another name ends the one before."""
+        if self._phase is None or self._phase.name != name:
+            self.end()
+            self._phase = _Phase(name)
+        self._phase.update(done, total)
         if time.monotonic() - self._last > INTERVAL:
             self._last = time.monotonic()
-            say(str(self), self.stream)
+            left = self._phase.seconds_left
+            rest = f", about {left:.0f} s left" if left is not None else ""
+            say(f"{self._phase}{rest}", self._stream)
 
     def end(self) -> None:
-        if time.monotonic() - self.begun > PATIENCE:
-            say(str(self), self.stream)
+        """Write the line of the phase, if it was long."""
+        if self._phase is not None and self._phase.elapsed > PATIENCE:
+            say(str(self._phase), self._stream)
+        self._phase = None
 
 
-class _Bar(_Phase):
-    """Progress for a terminal: a bar that appears when the phase has lasted long enough."""
+class _Bar:
+    """Progress for a terminal: one line for all phases, which appears when the work lasts long enough.
 
-    def __init__(self, name: str, stream: TextIO) -> None:
-        super().__init__(name, stream)
+    It says what is being done, how much of it, how long the rest of this phase takes, and the time since the
+    beginning, which goes on counting in phases that can't tell how far they are.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
         self._lock = threading.Lock()
+        self._phase = _Phase("")
+        self._begun = time.monotonic()
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
-        self._over = False
+        self._is_over = False
         self._timer = threading.Timer(PATIENCE, self._show)
         self._timer.daemon = True
         self._timer.start()
 
-    def update(self, done: int, total: int | None) -> None:
-        super().update(done, total)
+    def update(self, name: str, done: int, total: int | None) -> None:
+        """Take note of how far a phase is."""
         with self._lock:
-            if self._bar is not None and self._task is not None:
-                self._bar.update(self._task, completed=done, total=total)
+            if self._phase.name != name:
+                self._phase = _Phase(name)
+            self._phase.update(done, total)
+            self._draw()
 
     def end(self) -> None:
+        """Clear the line."""
         self._timer.cancel()
         with self._lock:
-            self._over = True
+            self._is_over = True
             if self._bar is not None:
                 self._bar.stop()
                 self._bar = None
 
+    @property
+    def clock(self) -> str:
+        """The time since the beginning."""
+        return _clock(time.monotonic() - self._begun)
+
+    def _draw(self) -> None:
+        if self._bar is not None:
+            (task,) = self._bar.tasks
+            task.total = self._phase.total if self._phase.is_counted else None  # none: the bar pulses
+            task.completed = self._phase.done
+            task.fields["phase"] = self._phase
+
     def _show(self) -> None:
         from rich.console import Console as RichConsole
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        from octavo.reporting.text import clean
+        from rich.progress import BarColumn, Progress, TextColumn
 
         with self._lock:
-            if self._over:
+            if self._is_over:
                 return
             self._bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                console=RichConsole(file=self.stream, markup=False),
+                TextColumn("{task.fields[phase].title}", markup=False),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[phase].rest}", markup=False),
+                TextColumn("{task.fields[bar].clock}", style="progress.elapsed"),
+                console=RichConsole(file=self._stream, markup=False),
                 transient=True,
             )
-            self._task = self._bar.add_task(clean(self.name), completed=self.done, total=self.total)
+            self._bar.add_task("", total=None, phase=self._phase, bar=self)
+            self._draw()
             self._bar.start()
 
 

@@ -63,7 +63,7 @@ def quantize(
         if stepping.of_phase(chosen, Phase.FLOAT):
             data = samples_of(model, data, run.observation.samples)
             check_repeats(data, chosen)
-        steps = float_steps(Subject(model, recipe, first), chosen, data, run)
+        steps = float_steps(Subject(model, recipe, first, progress=run.progress), chosen, data, run)
         if any(report.changed for report in steps.reports):  # statistics of other runs are of another model
             run = replace(run, observation=replace(run.observation, known=None))
     with uncollected():

@@ -93,10 +93,12 @@ def plan_steps(
 ) -> tuple[Calibrated, Planned, Steps]:
     """Run the steps that see what the plan does to each layer, and plan again as they demand."""
     model, plan = planned.model, planned.plan
-    ranges, _ = range_steps(model, plan, found, steps)
+    ranges, _ = range_steps(model, plan, found, steps, run)
     params = planning.resolve(model, plan, ranges, inputs_of(model, plan, found.probes))
     trial = _trial(model, plan, params, found, run)
-    subject = Subject(model, steps.recipe, plan, params, trial=trial, target=planned.target)
+    subject = Subject(
+        model, steps.recipe, plan, params, trial=trial, target=planned.target, progress=run.progress
+    )
     reports = stepping.apply(steps.of_phase(Phase.PLAN), subject, found.probes)
     steps = replace(steps, reports=steps.reports + reports)
     if not subject.changes:
@@ -118,13 +120,13 @@ def _has_range(plan: Plan, tensor: str) -> bool:
 
 
 def range_steps(
-    model: ir.Model, plan: Plan, found: Calibrated | None, steps: Steps | None
+    model: ir.Model, plan: Plan, found: Calibrated | None, steps: Steps | None, run: Run
 ) -> tuple[dict[str, Range], tuple[StepReport, ...]]:
     """The measured ranges after the steps that change them."""
     ranges = dict(found.ranges) if found is not None else {}
     if found is None or steps is None:
         return ranges, ()
-    subject = Subject(model, steps.recipe, plan, ranges=ranges)
+    subject = Subject(model, steps.recipe, plan, ranges=ranges, progress=run.progress)
     return ranges, stepping.apply(steps.of_phase(Phase.RANGES), subject, found.probes)
 
 
@@ -132,14 +134,14 @@ def resolved(
     model: ir.Model, plan: Plan, found: Calibrated | None, run: Run, steps: Steps | None = None
 ) -> tuple[Params, tuple[StepReport, ...]]:
     """Scales and zero points of every entry, and what all steps did."""
-    ranges, more = range_steps(model, plan, found, steps)
+    ranges, more = range_steps(model, plan, found, steps, run)
     reports = (*(steps.reports if steps is not None else ()), *more)
     params = planning.resolve(
         model, plan, ranges, inputs_of(model, plan, found.probes) if found is not None else None
     )
     if steps is not None and found is not None:
         trial = _trial(model, plan, params, found, run)
-        subject = Subject(model, steps.recipe, plan, params, trial=trial)
+        subject = Subject(model, steps.recipe, plan, params, trial=trial, progress=run.progress)
         reports += stepping.apply(steps.of_phase(Phase.INTEGERS), subject, found.probes)
     return params, reports
 

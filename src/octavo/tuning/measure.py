@@ -117,7 +117,7 @@ class Reference:
         for index, sums in engine.map(self.job, shards):
             found[shards[index]] = sums
             if progress is not None:
-                progress("judge", len(found), len(shards))
+                progress("compare with float", len(found), len(shards))
         count = range(len(self.samples))
         return {name: judged(self.job.outputs, [found[name, i] for i in count]) for name in names}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from octavo import pipeline
@@ -27,7 +28,7 @@ from octavo.result import Result
 from octavo.targets import Target
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.choice import Unchanged
-from octavo.tuning.deadline import Deadline, OutOfTime
+from octavo.tuning.deadline import Deadline, OutOfTime, Progress
 from octavo.tuning.measure import Reference, speeds, timed_samples
 from octavo.tuning.sensitivity import Layer, sensitivity
 from octavo.tuning.split import Split
@@ -96,8 +97,8 @@ class TrialRunner:
     def try_all(self, candidates: Sequence[Candidate]) -> list[Trial]:
         """Make some candidates, compare them with float and check their task; gives those that came out."""
         made = []
-        for number, candidate in enumerate(candidates):
-            self.run.progress("try", number, len(candidates))
+        for candidate in candidates:
+            self.run.progress(candidate.name, 0, None)
             self._candidates.append(candidate)
             made.append(self._made(candidate))
         try:
@@ -156,7 +157,7 @@ class TrialRunner:
         else:
             self._complete(candidate)
             observation = replace(observation, histograms=False, stats=self.stats)
-        progress = self.deadline.checked(pipeline.silent)
+        progress = self.deadline.checked(_prefixed(candidate.name, self.run.progress))
         run = replace(self.run, destination=file, observation=observation, progress=progress)
         return pipeline.quantize(self.prepared, data, recipe, self.target, run)
 
@@ -180,7 +181,7 @@ class TrialRunner:
                 twins.setdefault(kernels, []).append(i)
         if not twins or self.deadline.is_over:
             return
-        self.run.progress("measure", 0, 1)
+        self.run.progress("time", 0, None)
         files = [self.file(self.trials[same[0]]) for same in twins.values()]
         first = [self.prepared.model] if self.unchanged.prepared is None else []
         try:
@@ -190,7 +191,7 @@ class TrialRunner:
                 timed_samples(self.split.held),
                 threads=self.threads,
                 seconds=min(seconds * max(1.0, len(files) / TIMED_TOGETHER), self.deadline.seconds_left),
-                progress=lambda done, total: self.deadline.check(),
+                progress=partial(self.deadline.checked(self.run.progress), "time"),
                 note=self._note,
             )
         except OutOfTime:
@@ -221,6 +222,11 @@ class TrialRunner:
         return sensitivity(
             self.prepared.source, self.file(trial), trial.result.plan, self.split.held, self.threads
         )
+
+
+def _prefixed(name: str, progress: Progress) -> Progress:
+    """A progress function for one of several trials, which says which."""
+    return lambda phase, done, total: progress(f"{name}: {phase}", done, total)
 
 
 def _kernels(trial: Trial) -> Hashable:

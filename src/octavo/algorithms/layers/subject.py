@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -13,6 +14,8 @@ from octavo.core.qparams import QParams
 from octavo.core.recipe import Override, Recipe
 from octavo.core.stats import Range, State
 from octavo.targets import Target
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,14 @@ class Subject:
     trial: Trial | None = None
     target: Target | None = None  # phase plan
     changes: PlanChanges = field(default_factory=PlanChanges)  # phase plan
+    progress: Callable[[str, int, int | None], None] | None = None  # phase, parts done, parts in all
+
+    def each(self, name: str, items: Sequence[Item]) -> Iterator[Item]:
+        """Give the items that a step goes through, and report how far it is."""
+        for number, item in enumerate(items):
+            if self.progress is not None:
+                self.progress(name, number, len(items))
+            yield item
 
     def is_quantized(self, node: ir.Node | None) -> bool:
         """Return whether the plan quantizes a node."""

@@ -82,7 +82,7 @@ class BiasCorrection:
         changed: list[Change] = []
         corrected: list[Corrected] = []
         editor = Editor(subject.model)
-        for one in found:
+        for one in subject.each(self.name, found):
             inputs = input_moments(one.layer, stats)
             if one.layer.bias is None:
                 refused.append(Refusal(one.layer.name, "it has no bias, and one would add an operator"))

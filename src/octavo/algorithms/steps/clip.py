@@ -73,7 +73,7 @@ class Clip:
         changed: list[Change] = []
         found, refused = tensors(subject)
         ranges = subject.ranges if subject.ranges is not None else {}
-        for tensor in found:
+        for tensor in subject.each(self.name, found):
             name, old = tensor.name, ranges.get(tensor.name)
             values = tensor.values(stats)
             if old is None or values is None:

@@ -101,4 +101,4 @@ def observed(
 
 def apply(chosen: Sequence[Step], subject: Subject, stats: Mapping[str, State]) -> tuple[StepReport, ...]:
     """Run steps one after the other."""
-    return tuple(one.apply(subject, stats) for one in chosen)
+    return tuple(one.apply(subject, stats) for step in chosen for one in subject.each(step.name, [step]))

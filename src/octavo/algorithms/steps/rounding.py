@@ -78,7 +78,7 @@ class Rounding:
         together: dict[tuple[str, float], list[QuantizedLayer]] = {}
         for one in found:
             together.setdefault((moment_names(one.layer)["gram"], one.input_scale), []).append(one)
-        for (_, step), group in together.items():
+        for (_, step), group in subject.each(self.name, list(together.items())):
             inputs = input_moments(group[0].layer, stats)
             if inputs is None:
                 refused += [Refusal(one.layer.name, "its input was not observed") for one in group]

@@ -75,7 +75,7 @@ class SmoothQuant:
         editor = Editor(subject.model)
         changed: list[Change] = []
         refused: list[Refusal] = []
-        for group in groups(subject):
+        for group in subject.each(self.name, list(groups(subject))):
             done = group if isinstance(group, Refusal) else self._smooth(group, subject, stats, editor)
             if isinstance(done, Change):
                 changed.append(done)

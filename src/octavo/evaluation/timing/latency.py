@@ -127,7 +127,8 @@ def interleaved(
     In a round each is called once (or often enough for the clock), in an order that rotates. Rounds go on
     until ``seconds`` are over, and are at least ``MIN_ROUNDS``. With a ``precision`` (half an interval of
     each ratio to the first call, in ln(speed)) they end as soon as that is reached, and go on for up to
-    ``LONGEST`` times the seconds where it is not.
+    ``LONGEST`` times the seconds where it is not. ``progress`` gets the seconds so far and how many it will
+    be, or the rounds where the precision decides.
     """
     for call in calls:
         for _ in range(WARM_UP):
@@ -135,7 +136,8 @@ def interleaved(
     repeats = _repeats(calls[0], clock)
     taken: list[list[float]] = [[] for _ in calls]
     order = list(range(len(calls)))
-    end = time.monotonic() + seconds * (1.0 if precision is None else LONGEST)
+    begun = time.monotonic()
+    end = begun + seconds * (1.0 if precision is None else LONGEST)
     check = MIN_ROUNDS
     for number in range(MAX_ROUNDS):
         if number >= MIN_ROUNDS and time.monotonic() > end:
@@ -148,7 +150,10 @@ def interleaved(
             taken[index].append(_timed(calls[index], repeats, clock))
         order = order[1:] + order[:1]
         if progress is not None:
-            progress(number + 1, None)
+            if precision is None:
+                progress(int(time.monotonic() - begun), math.ceil(seconds))
+            else:
+                progress(number + 1, None)
     return np.array(taken, np.float64)
 
 
