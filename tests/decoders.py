@@ -31,7 +31,7 @@ def weights(*, tied: bool = False) -> dict[str, np.ndarray]:
             np.float32
         )
     if not tied:
-        found["head"] = 2 * matrix(WIDTH, VOCABULARY)
+        found["head"] = np.float32(0.3) * matrix(WIDTH, VOCABULARY)
     return found
 
 

@@ -97,11 +97,12 @@ def _chosen_by_algorithms(plan: Plan, values: Mapping[str, ir.Value], inputs: Ma
     """Return the parameters of weights that an algorithm quantizes; one that several read alike is one."""
     found: Params = {}
     known: dict[object, QParams] = {}
+    tied = {plan.root(key) for key, entry in plan.entries.items() if isinstance(entry, Shared)}
     for key, entry in plan.entries.items():
         if not isinstance(entry, Constant) or entry.algorithm is None:
             continue
         node = plan.nodes.get(key.consumer or "")
-        fractions = node is not None and node.lowering == MATMUL_NBITS.op_type
+        fractions = node is not None and node.lowering == MATMUL_NBITS.op_type and key not in tied
         source = weight_of(_named(key, values))
         slot = (source, entry, fractions)
         if slot not in known:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from octavo.algorithms.weights import Furthest, Importance, Inputs, KQuant, algorithm, text_of
 from octavo.core.granularity import PerBlock
-from octavo.core.plan import Constant
+from octavo.core.plan import Constant, Key, Shared
 from octavo.core.qtypes import QType, qtype
 from octavo.core.recipe import LayerWeights, Placement, Recipe, Style
 from octavo.core.scheme import Scheme
@@ -22,7 +22,7 @@ from octavo.errors import RecipeError
 from octavo.model.graph import query
 from octavo.ops import GATHER_BLOCKS, MATMUL_NBITS, Kind, Lowering, OpRule, Table, Weight, axis_of, rule_of
 from octavo.ops.patterns import FOLLOW_LOGITS
-from octavo.planning import refusals
+from octavo.planning import refusals, tied
 from octavo.planning.policies.policy import Policy
 from octavo.planning.state import State
 from octavo.planning.weights import scheme_of, weight_of
@@ -45,7 +45,9 @@ class WeightOnlyPolicy(Policy):
     def begin(self, state: State) -> None:
         """Look for the head, and for the nodes that have settings of their own."""
         super().begin(state)
-        self.heads = _heads(state.model) if self.options.head is not None else frozenset()
+        self.heads = _heads(state.model)
+        listed = self.recipe.placement is Placement.LISTED
+        self.least_table = 0 if listed else max(map(_table_size, state.nodes), default=0) // _SMALL_TABLE
         self.own: dict[str, LayerWeights] = {}
         for one in self.options.layers:
             self.own.update(dict.fromkeys(state.selection.matches(one.nodes), one))
@@ -71,7 +73,7 @@ class WeightOnlyPolicy(Policy):
             return _OWN
         axis = axis_of(role.sums, node) if isinstance(role, Weight) else None
         rows, columns = found.shape if axis == 0 else found.shape[::-1]
-        kind = self.options.head if node.name in self.heads and self.options.head is not None else None
+        kind = self.options.head if node.name in self.heads else None
         scheme = self._scheme(kind, own, axis or 0)
         lowering = self._lowered(node, scheme, columns)
         if isinstance(lowering, str):
@@ -203,13 +205,40 @@ class WeightOnlyPolicy(Policy):
         if not -rank <= axis < rank:
             return f"its table has no axis {axis} for blocks to run along"
         scheme = self._scheme(kind, own, axis % rank)
-        reason = self.state.avoided(table) or _table_refusal(node, scheme, rank, self.target)
+        if scheme.qtype.bits == 2 and self.recipe.placement is Placement.LISTED:
+            return "tables of 2 bits are not among the operators listed"
+        if tensor.size < self.least_table and own is None:
+            return "its table is small beside the largest one, so there is little to gain"
+        width = int(tensor.shape.numpy()[axis])
+        reason = self.state.avoided(table) or _table_refusal(node, scheme, rank, width, self.target)
         if reason is not None:
             return reason
         text = "furthest" if self.recipe.placement is Placement.LISTED else WITHOUT_DATA
         self.state.place(table, Constant(scheme, text), node)
         self.state.take(node, GATHER_BLOCKS)
         return None
+
+    def finish(self) -> None:
+        """Store a table once that a lookup and the product that makes logits read alike."""
+        if self.recipe.placement is Placement.LISTED:
+            return
+        nodes = {node.name or "": node for node in self.state.nodes}
+        lookups = [n for n, q in self.state.quantized.items() if q.lowering == GATHER_BLOCKS.op_type]
+        heads = [
+            name
+            for name in sorted(self.heads & self.state.quantized.keys())
+            if self.state.quantized[name].lowering == MATMUL_NBITS.op_type
+        ]
+        for lookup, head in ((nodes[a], nodes[b]) for a in lookups for b in heads):
+            table, weight = lookup.inputs[0], head.inputs[1]
+            if table is None or weight is None or query.attribute(lookup, "axis", 0) != 0:
+                continue
+            key = Key(weight.name or "", head.name)
+            own, other = self.state.entries[Key(table.name or "", lookup.name)], self.state.entries[key]
+            width = (query.static_shape(table) or (0,))[-1]
+            transposed = bool(query.attribute(head, "transB", 0))
+            if tied.are_alike(own, other, width) and tied.is_tied(table, weight, transposed):
+                self.state.place(table, Shared(*key), lookup)
 
 
 def _with_positive_scales(text: str) -> str:
@@ -227,22 +256,34 @@ class _Matrix:
     shape: tuple[int, ...]
 
 
+_SMALL_TABLE = (
+    16  # a table of fewer values than this part of the largest, of positions as a rule, stays float
+)
 _NOT_CONSTANT = "its weight is no constant"
 _OWN = "left float by its own settings"
 
 
-def _table_refusal(node: ir.Node, scheme: Scheme, rank: int, target: Target) -> str | None:
+def _table_size(node: ir.Node) -> int:
+    """Return how many values the constant table of a lookup holds; 0 of other nodes."""
+    rule = rule_of(node)
+    if rule is None or rule.kind is not Kind.LOOKUP:
+        return 0
+    found = (query.constant(table) for table in rule.reads(node, Table))
+    return max((tensor.size for tensor in found if tensor is not None), default=0)
+
+
+def _table_refusal(node: ir.Node, scheme: Scheme, rank: int, width: int, target: Target) -> str | None:
     """Return why a lookup can't be written as GatherBlockQuantized, or None."""
     bits, grain = scheme.qtype.bits, scheme.granularity
     size, axis = (grain.size, grain.axis) if isinstance(grain, PerBlock) else (0, None)
     if not target.accepts.contrib_ops:
         return f"target {target.name} does not take GatherBlockQuantized"
-    if bits not in (4, 8):
-        return f"GatherBlockQuantized has no {bits}-bit kernel"
     if size < 16 or size & (size - 1):
         return f"GatherBlockQuantized takes blocks of a power of two from 16, not {size}"
-    if bits == 8 and (int(query.attribute(node, "axis", 0)) % rank != 0 or axis != rank - 1):
-        return "GatherBlockQuantized takes 8 bits only along axis 0, with blocks along the last axis"
+    if bits == 2 and width % size:
+        return f"GatherBlockQuantized takes 2 bits only in whole blocks, and {width} values are not"
+    if bits != 4 and (int(query.attribute(node, "axis", 0)) % rank != 0 or axis != rank - 1):
+        return f"GatherBlockQuantized takes {bits} bits only along axis 0, with blocks along the last axis"
     return None
 
 

@@ -1,0 +1,126 @@
+"""Weight-only quantization of language models: what is written is run, and compared with float or float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from decoders import SHAPES, VOCABULARY, WIDTH, ids, primitive_decoder, weights
+
+import octavo
+from octavo.core.plan import Key, Plan, Shared
+from octavo.data.decoder import Decoder
+from octavo.model.files import io
+from octavo.model.runtime.session import Session
+
+
+def feeds(proto: onnx.ModelProto, count: int = 6) -> list[dict[str, np.ndarray]]:
+    """Texts of 24 tokens from an empty cache."""
+    session = Session.open(io.load(proto))
+    decoder = Decoder.of(session.inputs, session.output_names)
+    assert decoder is not None
+    return [decoder.feed(ids(seed=seed)) for seed in range(count)]
+
+
+def logits(model: object, feed: dict[str, np.ndarray]) -> np.ndarray:
+    return np.asarray(Session.open(model).run(feed)["logits"])  # type: ignore[arg-type]
+
+
+def divergence(own: np.ndarray, reference: np.ndarray) -> float:
+    own, reference = own.astype(np.float64), reference.astype(np.float64)
+    log_q = own - np.log(np.exp(own).sum(-1, keepdims=True))
+    log_p = reference - np.log(np.exp(reference).sum(-1, keepdims=True))
+    return float((np.exp(log_p) * (log_p - log_q)).sum(-1).mean())
+
+
+def constants(result: octavo.Result) -> dict[str, onnx.TensorProto]:
+    return {one.name: one for one in io.to_proto(result.model).graph.initializer}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_is_quantized_with_and_without_data(shape: str) -> None:
+    proto = SHAPES[shape]()
+    data = feeds(proto)
+    for given in (None, data):
+        result = octavo.quantize(proto, given, weights="int4")
+        counts = [node.op_type for node in result.model.graph]
+        assert counts.count("MatMulNBits") == 13
+        apart = divergence(logits(result.model, data[0]), logits(io.load(proto), data[0]))
+        assert apart < 0.1
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("stored", ["once", "twice"])
+def test_a_table_that_is_looked_up_and_makes_logits_is_stored_once(
+    bits: int, symmetric: bool, stored: str, tmp_path: Path
+) -> None:
+    proto = primitive_decoder(tied=stored == "once")
+    if stored == "twice":
+        tensor = next(one for one in proto.graph.initializer if one.name == "head")
+        tensor.CopyFrom(onnx.numpy_helper.from_array(weights()["embed"].T.copy(), "head"))
+    result = octavo.quantize(
+        proto,
+        weights="int4",
+        head=bits,
+        embeddings=bits,
+        symmetric=symmetric,
+        layers={"l0*": "float", "l1*": "float"},
+    )
+    entry = result.plan.entries[Key("embed", "embedded")]
+    assert isinstance(entry, Shared)
+    assert result.plan.root(Key("embed", "embedded")).consumer == "logits"
+    whole = [one for one in constants(result).values() if one.data_type == onnx.TensorProto.UINT8]
+    tables = [one for one in whole if len(one.dims) == 3]
+    assert [list(one.dims) for one in tables] == [[VOCABULARY, WIDTH // 32, 32 * bits // 8]]
+    assert not any(list(one.dims) == [VOCABULARY, WIDTH] for one in constants(result).values())
+    names = {node.op_type: node for node in io.to_proto(result.model).graph.node}
+    assert names["GatherBlockQuantized"].input[2] == names["MatMulNBits"].input[2]
+    rows = np.arange(VOCABULARY)[None]
+    table = _looked_up(result, rows)
+    near = {2: 0.7, 4: 0.12, 8: 0.01}[bits]
+    assert np.linalg.norm(table[0] - weights()["embed"]) < near * np.linalg.norm(weights()["embed"])
+    result.plan.save(tmp_path / "plan.json")
+    again = octavo.quantize(proto, plan=Plan.load(tmp_path / "plan.json"))
+    same = [io.to_proto(one.model).graph.SerializeToString() for one in (again, result)]
+    assert same[0] == same[1]
+
+
+def _looked_up(result: octavo.Result, rows: np.ndarray) -> np.ndarray:
+    """The rows of the table that the quantized model looks up."""
+    proto = io.to_proto(result.model)
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("embedded", onnx.TensorProto.FLOAT, None))
+    session = Session.open(proto.SerializeToString())
+    decoder = Decoder.of(session.inputs, session.output_names[:-1])
+    assert decoder is not None
+    return np.asarray(session.run(decoder.feed(rows))["embedded"])
+
+
+def test_a_table_and_a_head_of_other_values_or_bits_are_stored_apart() -> None:
+    apart = octavo.quantize(primitive_decoder(), weights="int4", embeddings=8)
+    assert not isinstance(apart.plan.entries[Key("embed", "embedded")], Shared)
+    other = octavo.quantize(primitive_decoder(tied=True), weights="int4", embeddings=4)
+    assert not isinstance(other.plan.entries[Key("embed", "embedded")], Shared)
+    for result in (apart, other):
+        feed = feeds(primitive_decoder())[0]
+        assert np.isfinite(logits(result.model, feed)).all()
+
+
+def test_tables_of_positions_stay_float_beside_the_vocabulary() -> None:
+    proto = primitive_decoder()
+    table = np.cos(np.arange(4 * WIDTH).reshape(4, WIDTH)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(table, "positions"))
+    nodes = [
+        onnx.helper.make_node("Gather", ["positions", "position_ids"], ["place"], "placed"),
+        onnx.helper.make_node("Add", ["embedded", "place"], ["moved"], "move"),
+    ]
+    for node in proto.graph.node:
+        node.input[:] = ["moved" if name == "embedded" else name for name in node.input]
+    at = next(i for i, node in enumerate(proto.graph.node) if node.name == "embedded") + 1
+    for node in reversed(nodes):
+        proto.graph.node.insert(at, node)
+    plan = octavo.plan(proto, weights="int4", embeddings=8)
+    assert plan.nodes["embedded"].lowering == "GatherBlockQuantized"
+    assert "small beside" in next(one.reason for one in plan.skipped if one.node == "placed")
