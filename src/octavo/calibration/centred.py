@@ -68,5 +68,5 @@ def threshold(histogram: Centred, levels: int) -> Range:
     if len(folded) <= half or not folded.sum():
         return Range(float(low), float(high))
     step = (max(float(high), 0.0) - min(float(low), 0.0)) / 255.0
-    top = best_threshold(folded, width, half, step**2 / 12.0)
+    top = best_threshold(folded, width, half, step)
     return within(-top, top, float(low), float(high))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,25 +32,32 @@ SCHEMES = (
     Scheme(INT16),
     Scheme(UINT8, restricted=True),
 )
-FEW = settings(max_examples=40, deadline=None)
+EXAMPLES = os.environ.get("EXAMPLES")  # a number: so many, and others each time
+FEW = settings(max_examples=int(EXAMPLES or 40), derandomize=EXAMPLES is None, deadline=None)
+
+
+KINDS: dict[str, Callable[[np.random.Generator, int], Any]] = {
+    "normal": lambda rng, n: rng.standard_normal(n),
+    "uniform": lambda rng, n: rng.uniform(-1, 1, n),
+    "laplace": lambda rng, n: rng.laplace(size=n),
+    "student": lambda rng, n: rng.standard_t(2, n),
+    "cauchy": lambda rng, n: rng.standard_cauchy(n),
+    "lognormal": lambda rng, n: rng.lognormal(size=n),
+    "steps": lambda rng, n: rng.integers(-5, 6, n).astype(float),
+    "two": lambda rng, n: rng.choice([0.3, 7.0], n, p=[0.9, 0.1]),
+    "clusters": lambda rng, n: rng.normal(rng.choice([-4.0, 6.0], n), 0.1),
+    "constant": lambda rng, n: np.full(n, rng.normal()),
+    "mostly zero": lambda rng, n: rng.standard_normal(n) * (rng.uniform(size=n) < 0.02),
+}
 
 
 @st.composite
 def tensors(draw: st.DrawFn) -> Array:
     """Values as tensors have them: any center, any spread, tails, spikes of zeros, outliers, few or many."""
     rng = np.random.default_rng(draw(st.integers(0, 1 << 30)))
-    size = draw(st.sampled_from([5, 60, 1000, 20_000]))
-    kind = draw(st.sampled_from(["normal", "uniform", "laplace", "student", "lognormal", "steps", "two"]))
-    drawn: dict[str, Any] = {
-        "normal": rng.standard_normal,
-        "uniform": lambda n: rng.uniform(-1, 1, n),
-        "laplace": lambda n: rng.laplace(size=n),
-        "student": lambda n: rng.standard_t(2, n),
-        "lognormal": lambda n: rng.lognormal(size=n),
-        "steps": lambda n: rng.integers(-5, 6, n).astype(float),
-        "two": lambda n: rng.choice([0.3, 7.0], n, p=[0.9, 0.1]),
-    }
-    values = drawn[kind](size) * draw(st.sampled_from([1e-3, 0.1, 1.0, 40.0]))
+    size = draw(st.sampled_from([1, 5, 60, 200, 1000, 20_000]))
+    kind = draw(st.sampled_from(list(KINDS)))
+    values = KINDS[kind](rng, size) * draw(st.sampled_from([1e-30, 1e-3, 0.1, 1.0, 40.0]))
     values += draw(st.sampled_from([0.0, 0.5, 3.0, -3.0, 200.0])) * np.std(values)
     shape = draw(st.sampled_from(["as it is", "relu", "sigmoid", "absolute"]))
     if shape == "relu":
@@ -59,7 +68,10 @@ def tensors(draw: st.DrawFn) -> Array:
         values = -np.abs(values)
     outliers = draw(st.sampled_from([0, 0, 1, 3]))
     if outliers:
-        values[:outliers] = np.max(np.abs(values)) * rng.choice([-20, 20], outliers)
+        count = min(outliers, size)
+        values[:count] = np.max(np.abs(values)) * rng.choice([-20, 20], count)
+    if draw(st.sampled_from([np.float32, np.float32, np.float16])) is np.float16:
+        values = np.clip(values, -65504, 65504).astype(np.float16)
     return np.asarray(values, np.float32)
 
 
@@ -80,10 +92,10 @@ def error_of(values: Array, found: Range, scheme: Scheme) -> float:
 
 
 def error_of_extremes(values: Array, scheme: Scheme) -> float:
-    """The error of min-max; values that happen to lie on its steps count as evenly spread between them."""
+    """The error of min-max; values but zero that happen to lie on its steps count as evenly spread between."""
     found = Range(float(values.min()), float(values.max()))
     step = float(affine.from_range(found.low, found.high, scheme).scale)
-    return max(error_of(values, found, scheme), step / math.sqrt(12.0))
+    return max(error_of(values, found, scheme), step * math.sqrt(np.mean(values != 0) / 12.0))
 
 
 METHODS = (Entropy(), Entropy(1024, 128), Entropy(64, 64), MSE(), Auto(), Distribution())
@@ -113,9 +125,11 @@ def test_the_usual_percentile_errs_at_most_three_times_as_much_as_min_max(
 @FEW
 @given(tensors(), st.sampled_from(COARSE))
 def test_least_squares_and_auto_are_no_worse_than_min_max(values: Array, scheme: Scheme) -> None:
-    most = 1.05 * error_of_extremes(values, scheme)
+    extremes = error_of(values, Range(float(values.min()), float(values.max())), scheme)
     for method in (MSE(), Auto()):
-        assert error_of(values, read(state_of(values), scheme.but(method=method)), scheme) <= most
+        found = error_of(values, read(state_of(values), scheme.but(method=method)), scheme)
+        # the methods know a value to within its bin, and no value's error changes by more than the value does
+        assert found <= extremes * (1 + 1e-6) + 2 * state_of(values).width
 
 
 @FEW
@@ -164,17 +178,18 @@ def test_entropy_is_as_good_as_trying_every_threshold(values: Array) -> None:
     counts, width = magnitudes(state_of(values), bins)
     if len(counts) <= levels:
         return
-    error = error_of_extremes(values, scheme) ** 2
+    step = float(affine.from_range(float(values.min()), float(values.max()), scheme).scale)
+    error = step**2 / 12 * (1 - counts[0] / counts.sum())
     without_spike = counts.copy()
     without_spike[0] = min(counts[0], counts[1])
-    centers = (np.arange(len(counts)) + 0.5) * width
+    far = (np.arange(len(counts)) + 1) * width + step / 2
     found = []
     for size in range(levels, len(counts) + 1):
-        beyond = counts[size:] @ ((centers[size:] - size * width) ** 2 + width**2 / 12) / counts.sum()
-        assert clipping(counts, width)[size] == pytest.approx(beyond, rel=1e-6, abs=1e-9 * error)
-        allowed = beyond <= 8.0 * error
+        beyond = counts[size:] @ (far[size:] - size * width) ** 2 / counts.sum()
+        assert clipping(counts, width, step)[size] == pytest.approx(beyond, rel=1e-6, abs=1e-6 * error)
+        allowed = beyond <= 6.0 * error
         found.append(divergence_by_definition(without_spike, size, levels) if allowed else math.inf)
-    chosen = best_threshold(counts, width, levels, error)
+    chosen = best_threshold(counts, width, levels, step)
     assert found[round(chosen / width) - levels] <= min(found) + 1e-9
 
 
@@ -230,7 +245,7 @@ def test_the_collector_errs_at_most_three_times_as_much_as_min_max_at_any_bin_co
 
 
 @pytest.mark.peer
-@settings(max_examples=15, deadline=None)
+@settings(FEW, max_examples=int(EXAMPLES or 15))
 @given(values=tensors(), bins=st.sampled_from([128, 256, 512]))
 def test_the_collector_agrees_with_stock_where_stock_is_right(values: Array, bins: int) -> None:
     stock = pytest.importorskip("onnxruntime.quantization.calibrate")

@@ -12,24 +12,30 @@ more than the second.
 
 ``P`` and ``Q`` are equal where a threshold leaves a single filled bin, however much it cuts off. Therefore
 what is cut off counts too: the values that are kept diverge from all values by ``-ln(kept / all)``. And no
-threshold is chosen whose clipped values cost more than eight times the squared error of the extremes, so that
-the root of the mean squared error is at most three times theirs.
+threshold is chosen that clips so much that the root of the mean squared error could be more than three times
+that of the extremes (see :data:`CLIPPING`).
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.calibration.methods.spread import Spread, within
 from octavo.calibration.statistics import HistogramState
+from octavo.core import affine
 from octavo.core.qtypes import INT8
 from octavo.core.scheme import Entropy, Scheme
 from octavo.core.stats import Range
 
 F64 = npt.NDArray[np.float64]
 
-CLIPPING = 8.0  # the squared error that clipping may add, as a multiple of the squared error of the extremes
+# The squared error that clipping may add, as a multiple of the squared error of the extremes. With their step s,
+# values that lie evenly between steps err by s²/12; by a narrower range no value that it keeps errs by more than
+# s²/4, which is 3 times as much. 6 more make 9: the root of the squared error is 3 times that of the extremes.
+CLIPPING = 6.0
 
 
 def entropy(state: HistogramState, method: Entropy, scheme: Scheme) -> Range:
@@ -39,33 +45,37 @@ def entropy(state: HistogramState, method: Entropy, scheme: Scheme) -> Range:
         return Range(state.low, state.high)
     rounded = scheme if not scheme.qtype.is_float else Scheme(INT8, symmetric=True)
     (error,) = Spread.of(state).error(state.low, state.high, rounded)
-    top = best_threshold(counts, width, method.levels, float(error))
+    step = float(affine.from_range(state.low, state.high, rounded).scale)
+    top = best_threshold(counts, width, method.levels, step, float(error))
     return within(-top, top, state.low, state.high)
 
 
-def best_threshold(counts: F64, width: float, levels: int, error: float) -> float:
-    """The threshold that diverges least, where ``error`` is the mean squared error of the extremes."""
+def best_threshold(counts: F64, width: float, levels: int, step: float, error: float = math.inf) -> float:
+    """The threshold that diverges least, where the extremes have this step and mean squared error."""
     smoothed = counts.copy()
     smoothed[0] = min(smoothed[0], smoothed[1])
     size = np.arange(levels, len(counts) + 1)
     kept = _running(smoothed)[size] / smoothed.sum()
     with np.errstate(divide="ignore"):
         diverging = divergence(smoothed, levels) - np.log(kept)
-    diverging[clipping(counts, width)[size] > CLIPPING * error] = np.inf
+    even = step**2 / 12.0 * (1.0 - counts[0] / max(counts.sum(), 1.0))  # zeros in the first bin do not err
+    diverging[clipping(counts, width, step)[size] > CLIPPING * min(error, even)] = np.inf
     return float((levels + int(np.argmin(diverging))) * width)
 
 
-def clipping(counts: F64, width: float) -> F64:
-    """The mean squared error of the values that a threshold after 0, 1, … bins clips."""
-    bins = np.arange(len(counts), dtype=np.float64)
-    size, upper = np.arange(len(counts) + 1), bins + 1.0
-    # the square of the distance to the threshold, on average over a bin: (c - t)² + 1 / 12 for its centre c
+def clipping(counts: F64, width: float, step: float) -> F64:
+    """The most that clipping at a threshold after 0, 1, … bins can cost as a mean squared error.
+
+    Every value counts as if it lay at the far edge of its bin, and half a step more, by which the rounding of
+    the zero point can move the ends of a range.
+    """
+    ends = np.arange(len(counts) + 1) * width
+    far = ends[1:] + step / 2.0
     total, first, second = (
-        _running((counts * moment)[::-1])[::-1]
-        for moment in (np.ones_like(bins), bins + 0.5, (bins**2 + bins * upper + upper**2) / 3.0)
+        _running((counts * moment)[::-1])[::-1] for moment in (np.ones_like(far), far, far**2)
     )
-    squares = second - 2.0 * size * first + size**2 * total
-    return np.asarray(np.maximum(squares, 0.0) * width**2 / max(counts.sum(), 1.0))
+    squares = second - 2.0 * ends * first + ends**2 * total
+    return np.asarray(np.maximum(squares, 0.0) / max(counts.sum(), 1.0))
 
 
 def magnitudes(state: HistogramState, bins: int) -> tuple[F64, float]:

@@ -1,7 +1,8 @@
 """The range with the least expected squared error, found by a search over both its ends.
 
 Narrower ranges round more finely and clip more. Each end is tried at geometric distances from zero while the
-other is held, then finely around the best. For a symmetric scheme both ends move together.
+other is held, then finely around the best. For a symmetric scheme both ends move together. The search reads
+coarser bins; at the end what it found is held against the extremes in all bins.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def mse(state: HistogramState, method: MSE, scheme: Scheme) -> Range:
     """The range inside the extremes that makes quantization err least."""
     if scheme.qtype.is_float or state.low == state.high:
         return Range(state.low, state.high)
-    return least_squares(Spread.of(state), state.low, state.high, scheme)
+    spread = Spread.of(state)
+    found = least_squares(spread, state.low, state.high, scheme)
+    extremes, narrower = spread.error([state.low, found.low], [state.high, found.high], scheme)
+    return found if narrower < extremes else Range(state.low, state.high)
 
 
 def least_squares(spread: Values, low: float, high: float, scheme: Scheme) -> Range:
