@@ -1,4 +1,7 @@
-"""Olive's ONNX passes on a small network: static, dynamic, QNN's configuration, preparation and bnb4."""
+"""Olive's ONNX passes on a small network: static, dynamic, QNN's configuration, preparation and bnb4.
+
+In Olive 0.13 only the conversion of adapters calls stock for blocks of 4 bits; its passes for models do not.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import numpy as np  # noqa: E402
 import onnx  # noqa: E402
 import onnxruntime  # noqa: E402
 import torch  # noqa: E402
+from olive.cli.convert_adapters import ConvertAdaptersCommand  # noqa: E402
 from olive.data.config import DataComponentConfig, DataConfig  # noqa: E402
 from olive.data.registry import Registry  # noqa: E402
 from olive.model import ONNXModelHandler  # noqa: E402
@@ -151,4 +155,17 @@ checks.run(
     "bnb4, NF4",
     partial(passed, OnnxBnb4Quantization, "bnb4", {"MatMulBnb4"}, precision="nf4", quantized_modules=None),
 )
+
+
+def adapter() -> str:
+    """Quantize the weight of an adapter to 4 bits, in blocks of 32."""
+    weight = np.random.default_rng(2).normal(size=(64, 16)).astype(np.float32)
+    packed, scales, _ = ConvertAdaptersCommand.int4_block_quant(weight.copy(), 32, True)
+    values = np.stack([packed & 15, packed >> 4], axis=-1).reshape(16, 2, 32).astype(np.float32) - 8
+    error = float(np.abs((values * scales.reshape(16, 2, 1)).reshape(16, 64).T - weight).max())
+    assert error <= np.abs(scales).max(), f"the weights differ by {error:.3f}"
+    return f"largest error {error:.3f}"
+
+
+checks.run("adapters in 4 bits", adapter)
 checks.finish()

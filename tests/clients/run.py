@@ -5,8 +5,8 @@
     python tests/clients/run.py optimum --stock
 
 Each client is unchanged: ``onnxruntime.quantization`` is aliased to ``octavo.quantization`` in
-``sys.modules`` before it is imported. It has a virtual environment of its own under ``--folder``, which is
-kept for the next run. ``--stock`` leaves the alias out, to see what the client does without Octavo.
+``sys.modules`` before it is imported. Its virtual environment is under ``--folder``, and is kept for the next
+run. ``--stock`` leaves the alias out, to see what the client does without Octavo.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ class Client:
     requirements: tuple[str, ...]
 
 
+OPTIMUM = (
+    "optimum==2.1.*",
+    "optimum-onnx==0.1.0",
+    "transformers==4.57.6",
+    "datasets<4",
+    "huggingface-hub<1.0",
+    "torch==2.13.0",
+)
+TXTAI = ("txtai==9.14.0", "transformers==5.23.0", "torch==2.13.0", "onnxscript")
 CLIENTS = (
-    Client(
-        "optimum",
-        "optimum_quantizer.py",
-        (
-            "optimum==2.1.*",
-            "optimum-onnx==0.1.0",
-            "transformers==4.57.6",
-            "datasets<4",
-            "huggingface-hub<1.0",
-            "torch==2.13.0",
-        ),
-    ),
+    Client("optimum", "optimum_quantizer.py", OPTIMUM),
+    Client("transformers-4", "graph_converter.py", OPTIMUM),
+    Client("transformers-5", "transformers_exporter.py", TXTAI),
+    Client("txtai", "txtai_export.py", TXTAI),
     Client(
         "olive",
         "olive_passes.py",
@@ -63,7 +64,8 @@ CLIENTS = (
 
 def environment(folder: Path, client: Client) -> Path:
     """Return the Python of a client's environment, which is made where it is not there or not the same."""
-    home = folder / client.name
+    first = next(other for other in CLIENTS if other.requirements == client.requirements)
+    home = folder / first.name  # those with the same requirements share one
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     done, wanted = home / ".installed", "\n".join(client.requirements)
     if not done.exists() or done.read_text(encoding="utf-8") != wanted:

@@ -203,12 +203,14 @@ def test_error_function_may_be_the_users_own() -> None:
     assert debug.compute_weight_error(weights, lambda x, y: float(np.abs(x - y).sum())) == {"w": 3}
 
 
-def test_ratio_is_over_all_arrays_and_infinite_without_noise() -> None:
+def test_ratio_is_over_all_arrays_and_finite_without_noise() -> None:
     x = [np.array([1, 2], F32), np.array([3], F32)]
     y = [np.array([1, 2.5], F32), np.array([3], F32)]
     wanted = 20 * np.log10(np.sqrt(14) / 0.5)
     assert debug.compute_signal_to_quantization_noice_ratio(x, y) == pytest.approx(wanted)
-    assert debug.compute_signal_to_quantization_noice_ratio(x[0], x[0]) == float("inf")
+    without = 20 * np.log10(np.sqrt(5) / np.finfo(np.float64).eps)
+    assert debug.compute_signal_to_quantization_noice_ratio(x[0], x[0]) == pytest.approx(without)
+    assert debug.compute_signal_to_quantization_noice_ratio(0 * x[0], 0 * x[0]) == 0
     with pytest.raises(RuntimeError, match="as many of both"):
         debug.compute_signal_to_quantization_noice_ratio(x, y[:1])
 

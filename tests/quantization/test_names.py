@@ -24,10 +24,19 @@ from octavo.quantization.neural_compressor import onnx_model, util
 from .graphs import gemm
 
 STOCK, OWN = "onnxruntime.quantization", "octavo.quantization"
+TAKEN_FROM = ("onnx", "onnx.helper", "onnx.reference", "onnxruntime", "onnxruntime.capi._pybind_state")
+SUBMODULES = (
+    "helper",
+    "numpy_helper",
+    "external_data_helper",
+    "shape_inference",
+    "reference",
+    "version_converter",
+)
 
 
 def exported(source: str) -> Iterator[str]:
-    """The names that a module defines, or takes from a module of its package."""
+    """The names that a module defines, or takes from its package, from ONNX or from the runtime."""
     for statement in ast.parse(source).body:
         match statement:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
@@ -38,6 +47,8 @@ def exported(source: str) -> Iterator[str]:
                 yield name
             case ast.ImportFrom(level=level, names=names) if level > 0:
                 yield from (alias.asname or alias.name for alias in names)
+            case ast.ImportFrom(module=str(module), names=names) if module in TAKEN_FROM:
+                yield from (alias.name for alias in names if not (alias.asname or alias.name in SUBMODULES))
 
 
 @pytest.mark.peer
@@ -60,6 +71,15 @@ def test_every_public_name_of_stocks_modules_can_be_imported() -> None:
 def test_domains_and_type_names() -> None:
     assert (quant_utils.ms_domain, quant_utils.onnx_domain) == ("com.microsoft", "ai.onnx")
     assert quant_utils.type_to_name[onnx.TensorProto.UINT8] == "UINT8"
+
+
+def test_the_runtimes_own_kernels_are_found_where_stock_imports_them() -> None:
+    from octavo.quantization.matmul_nbits_quantizer import quantize_matmul_4bits
+
+    weight = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+    packed, scales, zeros = np.zeros((4, 1, 16), np.uint8), np.zeros(4, np.float32), np.zeros(4, np.uint8)
+    quantize_matmul_4bits(packed, weight, scales, zeros, 32, 4, 32, True)
+    np.testing.assert_allclose(np.abs(scales), np.abs(weight).max(axis=0) / 8, rtol=1e-5)
 
 
 def test_a_name_that_no_module_has_is_an_import_error() -> None:

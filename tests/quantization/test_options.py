@@ -93,6 +93,12 @@ def test_asymmetric_weights(tmp_path: Path) -> None:
     assert static(gemm(), tmp_path, {"WeightSymmetric": False})["w_zero_point"] != 0
 
 
+def test_weights_with_a_scale_for_each_channel_are_symmetric_whatever_the_option_says(tmp_path: Path) -> None:
+    found = static(gemm(), tmp_path, {"WeightSymmetric": False}, per_channel=True)
+    assert found["w_zero_point"].size > 1
+    assert not found["w_zero_point"].any()
+
+
 def test_smallest_range(tmp_path: Path) -> None:
     assert static(gemm(), tmp_path, {"MinimumRealRange": 510.0})["x_scale"] == pytest.approx(2.0)
 

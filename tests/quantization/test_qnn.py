@@ -275,6 +275,36 @@ def test_layer_norm_is_fused_where_asked_and_weights_may_lie_beside(tmp_path: Pa
     assert (tmp_path / "w.bin").exists()
 
 
+def test_what_comes_behind_a_fused_gelu_is_quantized(tmp_path: Path) -> None:
+    proto = model(
+        [
+            node("MatMul", ["x", "w"], ["h"], "first"),
+            node("Div", ["h", "root"], ["a"], "a"),
+            node("Erf", ["a"], ["e"], "e"),
+            node("Add", ["e", "one"], ["f"], "f"),
+            node("Mul", ["h", "f"], ["m"], "m"),
+            node("Mul", ["m", "half"], ["g"], "g"),
+            node("MatMul", ["g", "v"], ["k"], "second"),
+            node("Tanh", ["k"], ["y"], "tanh"),
+        ],
+        [tensor("x", [2, 8])],
+        [tensor("y", [2, 4])],
+        {
+            "w": weights(8, 8),
+            "v": weights(8, 4),
+            "root": np.float32(2**0.5),
+            "one": np.float32(1),
+            "half": np.float32(0.5),
+        },
+    )
+    made = prepared(proto, tmp_path)
+    assert made is not None
+    assert [n.op_type for n in made.graph.node] == ["MatMul", "Gelu", "MatMul", "Tanh"]
+    quantize(made, tmp_path / "q.onnx", get_qnn_qdq_config(made, Reader()))
+    stored = {t.name for t in onnx.load(tmp_path / "q.onnx").graph.initializer}
+    assert {"x_scale", "h_scale", "g_scale", "k_scale", "y_scale"} <= stored
+
+
 def test_initializers_can_leave_the_inputs(tmp_path: Path) -> None:
     proto = relu([1, 3, 4, 4])
     proto.graph.node[0].op_type = "Add"

@@ -106,6 +106,15 @@ def test_element_types_are_as_good_as_quant_types_in_overrides(tmp_path: Path) -
     assert stored(static(two_layers(), tmp_path, extra_options=overrides))["x_zero_point"].dtype == np.uint16
 
 
+def test_true_and_false_say_to_the_classes_whether_eight_bits_have_a_sign() -> None:
+    mode = q.QuantizationMode.IntegerOps
+    for weight, dtype in ((True, np.int8), (False, np.uint8)):
+        quantizer = ONNXQuantizer(
+            two_layers(), False, False, mode, False, weight, False, None, None, None, ["MatMul"]
+        )
+        assert stored(quantizer.quantize_model())["w_quantized"].dtype == dtype
+
+
 def test_members_of_another_packages_enums_count_by_their_names(tmp_path: Path) -> None:
     stock = pytest.importorskip("onnxruntime.quantization")
     made = static(

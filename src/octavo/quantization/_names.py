@@ -1,7 +1,8 @@
-"""Names that stock's modules have because they import them from each other.
+"""Names that stock's modules have because they import them from each other, from ONNX or from the runtime.
 
-Users import such names from wherever they found them, ``QuantizationMode`` from ``quantize`` for example. A
-module of this package that lacks a name therefore looks for it in the others.
+Users import such names from wherever they found them: ``QuantizationMode`` from ``quantize``, or the runtime's
+``quantize_matmul_4bits`` from ``matmul_nbits_quantizer``. A module of this package that lacks a name therefore
+looks for it in the others, and then in the packages that stock's modules import from.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import onnx
-
 PACKAGE = __name__.rpartition(".")[0]
 _HOMES = (
     "quant_utils", "calibrate", "onnx_model", "tensor_quant_overrides", "operators", "registry",
     "base_quantizer", "onnx_quantizer", "qdq_quantizer", "quantize", "shape_inference", "fusions",
     "neural_compressor",
 )  # fmt: skip
+_IMPORTED = ("onnx", "onnx.helper", "onnxruntime", "onnxruntime.capi._pybind_state", "onnx.reference", "ml_dtypes")
 
 
 def elsewhere(module: str) -> Callable[[str], Any]:
@@ -27,12 +27,14 @@ def elsewhere(module: str) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         if name == "logger":
             return logging.getLogger(PACKAGE)
-        if name.endswith("Proto") and hasattr(onnx, name):
-            return getattr(onnx, name)
         if not name.startswith("_"):
             for home in _HOMES:
                 found = importlib.import_module(f"{PACKAGE}.{home}")
                 if name in found.__all__:
+                    return getattr(found, name)
+            for home in _IMPORTED:
+                found = importlib.import_module(home)
+                if callable(getattr(found, name, None)):
                     return getattr(found, name)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 

@@ -85,7 +85,12 @@ class QuantType(_Named):
 
     @classmethod
     def of(cls, value: Any) -> QuantType:
-        """Return the member that a value stands for, also an ONNX element type or one of the core's types."""
+        """Return the member that a value stands for, also an ONNX element type or one of the core's types.
+
+        Old callers of the quantizer classes say with True or False whether 8 bits have a sign.
+        """
+        if isinstance(value, bool):
+            return cls.QInt8 if value else cls.QUInt8
         element_type = value.onnx if isinstance(value, QType) else value
         if not isinstance(element_type, int):
             return super().of(value)

@@ -5,6 +5,7 @@ The measure is the signal to quantization noise ratio, ``20 log10(‖x‖ / ‖x
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +16,6 @@ import onnx_ir as ir
 
 from octavo.calibration.observe.output_models import with_rows
 from octavo.comparison import constants
-from octavo.core import metrics
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
@@ -50,6 +50,7 @@ Array: TypeAlias = npt.NDArray[Any]
 Activations: TypeAlias = Mapping[str, Sequence[Array]]
 
 _SAVED = "_ReshapedSavedOutput"
+_LEAST_NORM = float(np.finfo(np.float64).eps)
 
 
 def modify_model_output_intermediate_tensors(
@@ -145,12 +146,16 @@ def _stored_name(value: ir.Value | None) -> str:
 def compute_signal_to_quantization_noice_ratio(
     x: Sequence[Array] | Array, y: Sequence[Array] | Array
 ) -> float:
-    """``20 log10(‖x‖ / ‖x − y‖)`` in dB, over all arrays where lists are given; infinite without noise."""
+    """``20 log10(‖x‖ / ‖x − y‖)`` in dB, over all arrays where lists are given.
+
+    Neither norm counts as less than float64 can tell from zero: without noise the ratio is large, but finite.
+    """
     xs, ys = ([v] if isinstance(v, np.ndarray) else list(v) for v in (x, y))
     if len(xs) != len(ys):
         raise RuntimeError(f"{len(xs)} arrays can't be compared with {len(ys)}; give as many of both.")
     left, right = (np.concatenate([np.asarray(v, np.float64).ravel() for v in arrays]) for arrays in (xs, ys))
-    return metrics.sqnr(left, right)
+    signal, noise = (max(float(np.linalg.norm(v)), _LEAST_NORM) for v in (left, left - right))
+    return 20.0 * math.log10(signal / noise)
 
 
 def compute_weight_error(

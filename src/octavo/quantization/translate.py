@@ -172,7 +172,7 @@ OPTIONS: dict[str, Option] = {
     "WeightSymmetric": Option(
         None,
         "weights: {symmetric: …}",
-        lambda s, v: s if v is None else s.weights(symmetric=bool(v)).listing(symmetric_channels=False),
+        lambda s, v: s if v is None else s.weights(symmetric=bool(v)),
     ),
     "MinimumRealRange": Option(
         None,

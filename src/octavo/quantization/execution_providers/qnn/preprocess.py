@@ -47,8 +47,7 @@ def qnn_preprocess_model(
         loaded = io.load(model_input)
         borders = bool(inputs_to_make_channel_last or outputs_to_make_channel_last or dynamic_input_shapes)
         layout.fix_shapes(loaded, [(name, _dims(name, text)) for name, text in dynamic_input_shapes or ()])
-        if dynamic_input_shapes:
-            shapes.infer(loaded)
+        shapes.infer(loaded)  # while the nodes are there that inference knows: it stops at fused ones
         layout.inputs_channels_last(loaded, inputs_to_make_channel_last or ())
         layout.outputs_channels_last(loaded, outputs_to_make_channel_last or ())
         model = ONNXModel(io.to_proto(loaded))
