@@ -92,7 +92,7 @@ def error_of(values: Array, found: Range, scheme: Scheme) -> float:
 
 
 def error_of_extremes(values: Array, scheme: Scheme) -> float:
-    """The error of min-max; values but zero that happen to lie on its steps count as evenly spread between."""
+    """The error of min-max; values but zero that happen to lie on its steps count as spread evenly."""
     found = Range(float(values.min()), float(values.max()))
     step = float(affine.from_range(found.low, found.high, scheme).scale)
     return max(error_of(values, found, scheme), step * math.sqrt(np.mean(values != 0) / 12.0))
