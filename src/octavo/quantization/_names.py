@@ -1,8 +1,8 @@
 """Names that stock's modules have because they import them from each other, from ONNX or from the runtime.
 
 Users import such names from wherever they found them: ``QuantizationMode`` from ``quantize``, or the
-runtime's ``quantize_matmul_4bits`` from ``matmul_nbits_quantizer``. A module of this package that lacks a name
-therefore looks for it in the others, and then in the packages that stock's modules import from.
+runtime's ``quantize_matmul_4bits`` from ``matmul_nbits_quantizer``. A module of this package that lacks
+a name therefore looks for it in the others, and then in the packages that stock's modules import from.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ from octavo.core.stats import Range
 F64 = npt.NDArray[np.float64]
 
 # The squared error that clipping may add, as a multiple of the squared error of the extremes. With their
-# step s, values that lie evenly between steps err by s²/12; by a narrower range no value that it keeps errs by
-# more than s²/4, which is 3 times as much. 6 more make 9, and its root is 3.
+# step s, values that lie evenly between steps err by s²/12; by a narrower range no value that it keeps errs
+# by more than s²/4, which is 3 times as much. 6 more make 9, and its root is 3.
 CLIPPING = 6.0
 
 
