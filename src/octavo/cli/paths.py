@@ -29,6 +29,14 @@ def default_output(model: str, kind: str, suffix: str = ".onnx") -> str:
     return str(path.with_name(f"{path.stem}.{kind}{suffix}" if kind else f"{path.stem}{suffix}"))
 
 
+def make_folder(name: str, flag: str) -> None:
+    """Make the folder that files are written into, unless it is there."""
+    try:
+        Path(name).mkdir(exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{flag} {name}: the folder can't be made: {error.strerror or error}.") from error
+
+
 _POSITIONAL = ("model", "models", "quantized", "others", "files", "results")
 _INPUTS = (
     *_POSITIONAL, "data", "evaluate_data", "recipe", "plan", "stats", "table",

@@ -22,23 +22,33 @@ def drawing(side: Side) -> dict[str, Any] | None:
     graph = (made.get("details") or {}).get("graph")
     if not graph:
         return None
-    nodes, edges = graph["nodes"], [(int(a), int(b)) for a, b in graph["edges"]]
+    edges = [(int(a), int(b)) for a, b in graph["edges"]]
+    rows = operators(side)
+    drawn = len(rows) <= MAX_DRAWN
+    layout = layered(len(rows), edges) if drawn else None
+    if layout is not None:
+        for row, point in zip(rows, layout.points, strict=True):
+            row["x"], row["y"] = point
+    bends = layout.bends if layout is not None else {}
+    lines = [[a, b, *(c for point in bends.get(i, ()) for c in point)] for i, (a, b) in enumerate(edges)]
+    found = {"nodes": rows, "edges": lines if drawn else [], "drawn": drawn}
+    is_timed = any("us" in row for row in rows)
+    return found | ({"us": round(1e6 * whole_time(side), 1)} if is_timed else {})
+
+
+def operators(side: Side) -> list[dict[str, Any]]:
+    """Return each operator: what became of it, its dB alone and up to there, its microseconds."""
+    made = side.parts.get("quantization") or side.parts.get("model") or {}
+    nodes = ((made.get("details") or {}).get("graph") or {}).get("nodes") or ()
     states, errors, times = _States(made), _errors(side), _times(side, {node["name"] for node in nodes})
-    drawn = len(nodes) <= MAX_DRAWN
-    layout = layered(len(nodes), edges) if drawn else None
     rows = []
-    for index, node in enumerate(nodes):
+    for node in nodes:
         row = {"name": node["name"], "op": node["op_type"], **states.of(node)}
         row |= _first(errors, [node["name"], *node.get("outputs", ())])
         if node["name"] in times:
             row["us"] = round(1e6 * times[node["name"]], 1)
-        if layout is not None:
-            row["x"], row["y"] = layout.points[index]
         rows.append(row)
-    bends = layout.bends if layout is not None else {}
-    lines = [[a, b, *(c for point in bends.get(i, ()) for c in point)] for i, (a, b) in enumerate(edges)]
-    found = {"nodes": rows, "edges": lines if drawn else [], "drawn": drawn}
-    return found | ({"us": round(1e6 * whole_time(side), 1)} if times else {})
+    return rows
 
 
 class _States:
