@@ -16,7 +16,7 @@ import onnx_ir as ir
 from octavo import calibration, pipeline, tuning
 from octavo.calibration import saved
 from octavo.core.effort import EFFORTS, best_path, effort_of
-from octavo.core.files import refuse_inputs, refuse_special
+from octavo.core.outputs import refuse_inputs, refuse_special
 from octavo.core.plan import Plan
 from octavo.core.recipe import Pattern, Style
 from octavo.core.scheme import Method
@@ -110,8 +110,16 @@ def quantize(
     """
     keywords = _Split.of(dict(more))
     plan, stats = keywords.rest.get("plan"), keywords.rest.get("stats")
-    read = {"model": model, "data": data, "recipe": recipe, "plan": plan, "stats": stats}
-    refuse_inputs(written_files(output), read)
+    _refuse_inputs(
+        written_files(output, may_miss=effort != "plain" or bool(keywords.requirements)),
+        model,
+        data=data,
+        recipe=recipe,
+        plan=plan,
+        stats=stats,
+        task=keywords.requirements.get("task"),
+        custom_ops=keywords.options.get("custom_ops"),
+    )
     if plan is not None:
         gates = _Gates.of(model, data, keywords.requirements, samples)
         return _carry_out(model, data, plan, recipe, keywords, output, samples, effort, gates)
@@ -275,13 +283,14 @@ def tune(
     This is what ``quantize`` does with the efforts ``standard`` and ``search``. Without data inputs are made
     up, and nothing is required of fidelity. ``seconds`` is how long models are timed in one round.
     """
-    refuse_inputs(written_files(output), {"model": model, "data": data, "recipe": recipe})
     keywords = _Split.of(dict(more))
+    task = keywords.requirements.get("task")
+    _refuse_inputs(written_files(output, may_miss=True), model, data=data, recipe=recipe, task=task)
     if effort not in EFFORTS[1:]:
         raise RecipeError(f"tune takes effort 'standard' or 'search', not {effort!r}.")
     given = dict(keywords.requirements)
     limit: Limit | float | None = more.get("time_limit", TIME_LIMIT)
-    task = task_of(cast("TaskCheck | str | None", given.pop("task", None)), data)
+    given.pop("task", None)
     given.pop("time_limit", None)
     return tuning.tune(
         model,
@@ -289,7 +298,7 @@ def tune(
         RecipeRequest.of(recipe, target, keywords.changes),
         run_of(keywords.options, output=output, samples=samples),
         demands=demands_of(demands if demands is not None else given, data),
-        task=task,
+        task=task_of(task, data),
         thorough=effort == "search",
         time_limit=limit,
         seconds=seconds,
@@ -349,9 +358,19 @@ def _loaded(stats: Stats | str | Path | None) -> Stats | None:
     return load_stats(stats) if isinstance(stats, str | Path) else stats
 
 
-def written_files(output: str | Path | None) -> dict[str, str | Path]:
-    """The files that a model is written to."""
-    return {} if output is None else {"output": output, "the weights beside the output,": f"{output}.data"}
+def written_files(output: str | Path | None, *, may_miss: bool = False) -> dict[str, str | Path]:
+    """The files that a model may be written to; a result that misses what is required has another name."""
+    if output is None:
+        return {}
+    found = {"output": output, "the weights beside the output,": f"{output}.data"}
+    if may_miss and Path(output).name:
+        found["the name for a result that misses its requirements,"] = best_path(output)
+    return found
+
+
+def _refuse_inputs(outputs: Mapping[str, Any], model: ModelSource, **read: Any) -> None:
+    """Raise where an output is a file that the call reads."""
+    refuse_inputs(outputs, {"model": model, **read, "weights of the model": io.read_files(model)})
 
 
 def convert_qat(
@@ -374,7 +393,7 @@ def convert_qat(
     needed only for ranges that training left open. ``exact=False`` lets activations that were trained on a
     part of their type's integers (0 … 127 of uint8) use all of them, which is faster.
     """
-    refuse_inputs(written_files(output), {"model": model, "data": data})
+    _refuse_inputs(written_files(output), model, data=data)
     changes: Changes = {"include": include, "exclude": exclude, "op_types": op_types}
     wanted, sheet = RecipeRequest.of(None, target, changes).resolve(static=True)
     run = run_of(options, output=output, samples=samples)
@@ -458,7 +477,7 @@ def calibrate(
     """
     if checkpoint is None and output is not None:
         checkpoint = saved.checkpoint_of(output)
-    refuse_inputs({"output": output, "checkpoint": checkpoint}, {"model": model, "data": data})
+    _refuse_inputs({"output": output, "checkpoint": checkpoint}, model, data=data)
     run = run_of(options, samples=samples)
     opset = needs.opset if isinstance(needs, Plan) else pipeline.LEAST_OPSET
     subject = pipeline.prepared(model, opset, run, fingerprint=True)

@@ -62,7 +62,13 @@ class IsolationError(OctavoError):
 def _tame(message: str) -> str:
     if len(message) > _WORD:
         message = re.sub(rf"\S{{{_WORD + 1},}}", lambda found: _shortened(found[0], _WORD), message)
-    return _shortened(_OBEYED.sub("", message), _MESSAGE)
+    return _ended(_shortened(_OBEYED.sub("", message), _MESSAGE))
+
+
+def _ended(message: str) -> str:
+    """End a sentence whose last words are another library's, which may have no full stop."""
+    text = message.rstrip()
+    return f"{text}." if text and text[-1] not in ".?!…:" else text
 
 
 def _shortened(text: str, most: int) -> str:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from octavo._version import __version__
 from octavo.algorithms.steps import StepReport
 from octavo.core import codec, files
+from octavo.core.outputs import refuse_special
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
 from octavo.core.recipe import Recipe
@@ -178,8 +179,8 @@ def check_output(model: ir.Model, path: Path) -> None:
         if not path.parent.is_dir():
             raise OutputError(f"{path.parent} is no folder; create it first, or choose another output.")
     beside = path.with_name(path.name + ".data")
-    files.refuse_special(path)
-    files.refuse_special(beside)
+    refuse_special(path)
+    refuse_special(beside)
     files.sweep(path.parent)
     io.refuse_overwriting(model, path, beside)
     files.check_room(path, io.weight_bytes(model) // _MOST_SHRUNK)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from octavo.core.files import refuse_inputs, refuse_special
+from octavo.core.outputs import Lazy, refuse_inputs, refuse_special
 from octavo.errors import OutputError, RecipeError
 
 REPORT_SUFFIXES = (".html", ".json", ".md", ".txt")
@@ -40,7 +42,7 @@ def make_folder(name: str, flag: str) -> None:
 _POSITIONAL = ("model", "models", "quantized", "others", "files", "results")
 _INPUTS = (
     *_POSITIONAL, "data", "evaluate_data", "recipe", "plan", "stats", "table",
-    "labels", "classes", "annotations", "tokenizer",
+    "labels", "classes", "annotations", "tokenizer", "evaluate", "task", "preprocess",
 )  # fmt: skip
 
 
@@ -57,6 +59,10 @@ def check_outputs(options: argparse.Namespace, outputs: Mapping[str, str | None]
     for flag, name in outputs.items():
         if name is None:
             continue
+        if name == "-":
+            raise RecipeError(
+                f"{flag} - would be standard output, which this is not written to; give a path."
+            )
         path = Path(name)
         place = path.resolve()
         if place in seen:
@@ -70,16 +76,27 @@ def check_outputs(options: argparse.Namespace, outputs: Mapping[str, str | None]
             )
 
 
-def _inputs(options: argparse.Namespace) -> dict[str, str]:
+def _inputs(options: argparse.Namespace) -> dict[str, Any]:
     """The files and folders that a command line says to read, by what it calls them."""
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     for name in _INPUTS:
         value = getattr(options, name, None)
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(one, str):
-                flag = "argument" if name in _POSITIONAL else f"--{name.replace('_', '-')}"
-                found[f"{flag} {len(found) + 1}" if flag in found else flag] = one
+        if value is None:
+            continue
+        if name not in _POSITIONAL:
+            found[f"--{name.replace('_', '-')}"] = value
+            continue
+        named = value if isinstance(value, list | tuple) else [value]
+        found[f"{name.upper()}"] = named
+        found[f"the weights of {name.upper()},"] = Lazy(partial(_weights, named))
     return found
+
+
+def _weights(models: Sequence[str]) -> list[Path]:
+    """The files that hold the weights of models; what is no model has none."""
+    from octavo.model.files.io import read_files
+
+    return [path for model in models for path in read_files(model).paths()]
 
 
 def check_report(name: str | None) -> None:

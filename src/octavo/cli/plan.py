@@ -17,7 +17,10 @@ from octavo.core import scratch
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the ONNX model")
     parser.add_argument(
-        "-o", "--output", metavar="PLAN", help="write the plan as JSON: read it, edit it, apply it"
+        "-o",
+        "--output",
+        metavar="PLAN",
+        help="write the plan as JSON: read it, edit it, apply it; - is standard output",
     )
     parser.add_argument("--tensors", action="store_true", help="list every tensor as well")
     add_selection(parser)
@@ -31,7 +34,8 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
     from octavo.reporting.plan_tables import plan_table
 
-    check_outputs(options, {"-o": options.output})
+    as_text = options.output == "-"
+    check_outputs(options, {"-o": None if as_text else options.output})
     more: dict[str, Any] = {"prepare": None} if options.no_prepare else {}
     plan = octavo.plan(
         options.model,
@@ -47,7 +51,10 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         with scratch.folder() as folder:
             draft = Path(folder) / "plan.json"
             plan.save(draft)
-            write_text(options.output, draft.read_text(encoding="utf-8"))
+            written = draft.read_text(encoding="utf-8")
+            if as_text:
+                return Answer(written.rstrip("\n"), plan.to_dict())
+            write_text(options.output, written)
         text += f"\n\nwritten: {shown(options.output)}"
     return Answer(text, plan.to_dict())
 

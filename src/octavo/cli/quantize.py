@@ -164,7 +164,7 @@ def _answer(result: Result, written: list[str], *, verified: bool) -> Answer:
     lines = f"{result.summary()}\nwritten: {', '.join(written)}{'' if verified else ' (not verified)'}"
     if result.choice is None:
         return Answer(lines, data)
-    missed = "" if result.met else f"requirement not met: {result.choice.reason}"
+    missed = "" if result.met else f"requirement not met: {result.choice.reason.rstrip('.')}."
     return Answer(f"{result.choice}\n\n{lines}", data, 0 if result.met else NOT_MET, missed)
 
 

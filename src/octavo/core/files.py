@@ -11,13 +11,14 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from octavo.core import leftovers, scratch
 from octavo.core.leftovers import backup_name
 from octavo.core.leftovers import new_name as new_name
+from octavo.core.outputs import refuse_special
 from octavo.errors import OutputError
 
 _PATIENCE = 30.0  # seconds to wait for another run's renames
@@ -43,66 +44,6 @@ def _amount(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} bytes"
-
-
-def refuse_special(target: Path, label: str = "") -> None:
-    """Raise where an output exists and is not a regular file: a device, a pipe, a socket or a folder.
-
-    A link to a regular file is replaced by the output, and the file behind it is left alone.
-    """
-    try:
-        mode = target.stat().st_mode
-    except (OSError, ValueError):  # it does not exist, or writing will tell
-        return
-    name = f"{label} {target}".strip()
-    if stat.S_ISDIR(mode):
-        raise OutputError(f"{name} is a folder; give the path of a file.")
-    if not stat.S_ISREG(mode):
-        raise OutputError(f"{name} is a device, pipe or socket, not a regular file; choose another output.")
-
-
-def refuse_inputs(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-    """Raise where an output is a file that the run reads, whatever name or link leads to it.
-
-    Both map what a user calls a path (a flag, a parameter) to a path; what is not a path is ignored. Of a
-    folder that is read, every file counts.
-    """
-    for label, output in outputs.items():
-        if not isinstance(output, str | Path):
-            continue
-        place = _identity(output)
-        if place is None:
-            continue
-        for name, source in inputs.items():
-            if isinstance(source, str | Path) and _is_part(place, Path(output), Path(source)):
-                raise OutputError(
-                    f"{label} {output} is read by this run ({name} {source}) and is never overwritten; choose"
-                    " another output."
-                )
-
-
-def is_same_file(left: Path, right: Path) -> bool:
-    """Whether two paths lead to one file; False where either is missing."""
-    place = _identity(left)
-    return place is not None and place == _identity(right)
-
-
-def _identity(path: str | Path) -> tuple[int, int] | None:
-    try:
-        found = Path(path).stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _is_part(place: tuple[int, int], output: Path, source: Path) -> bool:
-    """Whether an existing output is the source, or a file in the folder that it is."""
-    if _identity(source) == place:
-        return True
-    try:
-        return source.is_dir() and output.resolve().is_relative_to(source.resolve())
-    except (OSError, ValueError):
-        return False
 
 
 def _temporary(target: Path) -> Path:

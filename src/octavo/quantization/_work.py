@@ -67,7 +67,7 @@ def opened(source: Source, request: Request, output: str | Path | None = None) -
     """An own copy of a model, at the opset that is needed; a file that is to be replaced is read at once."""
     if isinstance(source, str | Path):
         path = Path(source)
-        if output is not None and Path(output).absolute() == path.absolute() and path.exists():
+        if output is not None and Path(output).absolute() == path.absolute() and path.is_file():
             model = io.load(path.read_bytes(), base_dir=path.parent, lift_constants=True)
         else:
             model = io.load(path, lift_constants=True)

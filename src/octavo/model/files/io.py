@@ -16,7 +16,8 @@ import onnx
 import onnx_ir as ir
 
 from octavo.core import files
-from octavo.errors import ModelError, OutputError
+from octavo.core.outputs import Lazy, is_same_file
+from octavo.errors import ModelError, OctavoError, OutputError
 from octavo.model.files import reading
 from octavo.model.files.fingerprint import fingerprint
 from octavo.model.files.serialize import (
@@ -44,6 +45,7 @@ __all__ = [
     "held_bytes",
     "load",
     "lowest_ir_version",
+    "read_files",
     "read_proto",
     "save",
     "source_path",
@@ -180,11 +182,24 @@ def refuse_overwriting(model: ir.Model, *targets: Path) -> None:
     """Raise if writing to these paths would change a file that the model is read from."""
     for source in meta.of(model).files:
         for target in targets:
-            if target == source or files.is_same_file(target, source):
+            if target == source or is_same_file(target, source):
                 raise OutputError(
                     f"{target} is the model being read (weights are taken from {source} while writing); "
                     "choose another output path."
                 )
+
+
+def read_files(source: object) -> Lazy:
+    """Return the files that a model is read from: its own and those of its weights; none if it can't be."""
+
+    def found() -> list[Path]:
+        try:
+            model = source if isinstance(source, ir.Model) else load(source)  # type: ignore[arg-type]
+        except OctavoError:  # whoever reads it next says so
+            return []
+        return sorted(meta.of(model).files)
+
+    return Lazy(found)
 
 
 def source_path(model: ir.Model) -> Path | None:

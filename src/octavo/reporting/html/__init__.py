@@ -17,6 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from octavo.core.files import replacing
+from octavo.core.outputs import refuse_inputs
 from octavo.reporting.html.page import render
 from octavo.reporting.html.page_data import page_data
 from octavo.reporting.html.report_parts import Side, Source, readable, sides
@@ -31,6 +32,8 @@ def report(*results: Source, output: str | Path | None = None, title: str | None
     it, or paths of quantized models. Results about one model are shown together; a second quantized model is
     shown beside the first.
     """
+    if output is not None:
+        refuse_inputs({"output": output}, {"result": [one for one in results if isinstance(one, str | Path)]})
     text = _page(sides(list(results)), title)
     if output is not None:
         _save(text, output)

@@ -1,0 +1,140 @@
+"""Which files a run may write: regular files, and never one that it reads, whatever name leads to it.
+
+Both are checked before any work is done. Files are compared by identity (device and inode), so that links,
+other spellings and files within a folder of data are found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from octavo.errors import OutputError
+
+_DEEPEST = 4  # objects within objects that are looked at: data, batched, adjusted, of a task
+_MOST_TEXTS = 100_000  # of a list; a longer one holds texts and not paths
+
+Identity = tuple[int, int]
+
+
+def refuse_special(target: Path, label: str = "") -> None:
+    """Raise where an output exists and is not a regular file: a device, a pipe, a socket or a folder.
+
+    A link to a regular file is replaced by the output, and the file behind it is left alone.
+    """
+    try:
+        mode = target.stat().st_mode
+    except (OSError, ValueError):  # it does not exist, or writing will tell
+        return
+    name = f"{label} {target}".strip()
+    if stat.S_ISDIR(mode):
+        raise OutputError(f"{name} is a folder; give the path of a file.")
+    if not stat.S_ISREG(mode):
+        raise OutputError(f"{name} is a device, pipe or socket, not a regular file; choose another output.")
+
+
+def refuse_inputs(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+    """Raise where an output is a file that the run reads.
+
+    Both map what a user calls something (a flag, a parameter) to it. An output is a path. An input is
+    whatever a caller may give: a path, a pattern such as ``calib/*.npz``, ``FILE.py:FUNCTION``, a folder, of
+    which every file counts, a list of these, data or a task that hold them, or :class:`Lazy`.
+    """
+    existing = {
+        label: (Path(output), place)
+        for label, output in outputs.items()
+        if isinstance(output, str | os.PathLike) and (place := _identity(output)) is not None
+    }
+    for name, source in inputs.items() if existing else ():
+        for path in paths_within(source):
+            for label, (output, place) in existing.items():
+                if _is_part(place, output, path):
+                    raise OutputError(
+                        f"{label} {output} is read by this run ({name} {path}) and is never overwritten;"
+                        " choose another output."
+                    )
+
+
+def paths_within(value: Any, depth: int = 0) -> Iterator[Path]:
+    """Every path that a value may stand for; there need not be a file."""
+    if isinstance(value, str | os.PathLike):
+        yield from _spelled(os.fspath(value))
+    elif depth >= _DEEPEST:
+        return
+    elif isinstance(value, list | tuple | set | frozenset):
+        if len(value) <= _MOST_TEXTS:
+            for one in value:
+                yield from paths_within(one, depth + 1)
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            if isinstance(one, str | os.PathLike):
+                yield from paths_within(one, depth + 1)
+    elif isinstance(value, Lazy):
+        yield from value.paths()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from paths_within(getattr(value, field.name, None), depth + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lazy:
+    """Paths that take time to find, and are looked for only where an output exists at all."""
+
+    paths: Callable[[], list[Path]]
+
+
+def _spelled(text: str | bytes) -> Iterator[Path]:
+    """The path itself, the files that it matches as a pattern, and the file of a function."""
+    name = os.fsdecode(text)
+    yield Path(name)
+    if glob.has_magic(name) and not Path(name).exists():
+        yield from map(Path, glob.iglob(name, recursive=True))  # noqa: PTH207 - any pattern, also absolute
+    module, colon, _ = name.rpartition(":")
+    if colon:
+        yield Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
+
+
+def is_same_file(left: Path, right: Path) -> bool:
+    """Whether two paths lead to one file; False where either is missing."""
+    place = _identity(left)
+    return place is not None and place == _identity(right)
+
+
+def _identity(path: str | os.PathLike[str]) -> Identity | None:
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _is_part(place: Identity, output: Path, source: Path) -> bool:
+    """Whether an existing output is the source, or a file in the folder that it is."""
+    if _identity(source) == place:
+        return True
+    try:
+        if not source.is_dir():
+            return False
+        return output.resolve().is_relative_to(source.resolve()) or _is_linked(place, source)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_linked(place: Identity, folder: Path) -> bool:
+    """Whether a name below a folder leads to a file elsewhere; links to folders are not followed."""
+    folders = [str(folder)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                    continue
+                may_be = entry.is_symlink() or entry.inode() == place[1]
+                if may_be and _identity(entry.path) == place:
+                    return True
+    return False
