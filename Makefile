@@ -9,11 +9,12 @@ SECONDS ?= 60
 JOBS ?= 2
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help demo test test-zoo test-browser test-clients test-matrix fuzz lint format docs soak load sbom bench-rewrite bench-large bench-zoo bench-speed bench-placement clean
+.PHONY: help demo test test-doors test-zoo test-browser test-clients test-matrix fuzz lint format docs soak load sbom bench-rewrite bench-large bench-zoo bench-speed bench-placement clean
 
 help:
 	@echo "make demo           quantize a small image classifier and show what it gains"
 	@echo "make test           run the tests; those of the report's page where a Chromium is found"
+	@echo "make test-doors     send every hostile model through every verb and function: cases × doors, counted"
 	@echo "make test-zoo       run the tests that need the models of ZOO=$(ZOO)"
 	@echo "make test-browser   run the tests of the report's page; on Debian it installs Chromium first"
 	@echo "make test-clients   run projects that quantize with onnxruntime.quantization on Octavo instead"
@@ -50,6 +51,9 @@ demo: $(VENV)/.base
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 	@$(BIN)/python tests/browser/chromium.py
+
+test-doors: $(VENV)/.dev
+	$(BIN)/python tests/hostile/matrix.py --jobs $(JOBS) $(DOORS_ARGS)
 
 test-zoo: $(VENV)/.dev
 	OCTAVO_ZOO_DIR=$(abspath $(ZOO)) $(BIN)/python -m pytest -n 2 -m zoo $(PYTEST_ARGS)

@@ -98,8 +98,8 @@ def _constant_fault(fault: Callable[[onnx.TensorProto], None]) -> onnx.ModelProt
     return made
 
 
-def bounded() -> Iterator[tuple[str, Make]]:
-    """The models that have no bounds: the ones that a door without the loader's checks hangs or dies on."""
+def bounded(*, refused: bool = False) -> Iterator[tuple[str, Make]]:
+    """The models that a door without the loader's checks hangs or dies on; or only those that are refused."""
     yield "functions-unfold-to-25-million", lambda: test_graphs._bomb_of_functions(7)
     yield "functions-unfold-to-10-to-the-40", test_graphs._bomb_of_functions
     yield "functions-1000-deep", lambda: test_graphs._chain_of_functions(1000)
@@ -109,9 +109,10 @@ def bounded() -> Iterator[tuple[str, Make]]:
         yield f"2-to-the-34-elements-{op}", lambda op=op: test_graphs._huge(op)  # type: ignore[misc]
     yield "branches-500-deep", lambda: nested_bytes(500)
     yield "branches-70-deep", lambda: nested(70)
-    yield "text-as-a-weight", _text_weight
-    yield "scalar-output", lambda: _scalar_output("ReduceSum")
     yield "cycle", test_graphs.REFUSED["cycle"]
+    if not refused:
+        yield "text-as-a-weight", _text_weight
+        yield "scalar-output", lambda: _scalar_output("ReduceSum")
 
 
 def corpus() -> dict[str, Make]:

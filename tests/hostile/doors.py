@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 
 import octavo
 from hostile.models import feeds, layer, written
+from octavo.errors import ModelError
 
 Door = Callable[[Path, Path], object]
 
@@ -58,7 +60,10 @@ def _verb(*words: str) -> Door:
 
 
 def _proto(model: Path) -> onnx.ModelProto:
-    return onnx.ModelProto.FromString(model.read_bytes())
+    try:
+        return onnx.ModelProto.FromString(model.read_bytes())
+    except DecodeError as error:
+        raise ModelError("Protobuf itself refuses it.") from error
 
 
 class _Reader:
@@ -182,3 +187,8 @@ DOORS: dict[str, Door] = {
     "create_calibrator": _calibrator,
     "qdq_loss_debug": _debug,
 }
+
+# They try several ways and time them: a second and more for a model that is accepted.
+SLOW = ("quantize", "quantize --effort search", "octavo.quantize(ModelProto)", "octavo.tune")
+# What the drop-in's tools write before the runtime has seen the model, as their callers expect.
+DRAFTS = {"augmented.onnx", "tapped.onnx"}

@@ -267,9 +267,14 @@ def _note(watch: TensorSums, x: Row) -> None:
 
 
 def _outputs(found: Matching) -> dict[str, str]:
-    """The outputs of the float model, and those of the quantized one that stand for them."""
-    plain = [v.name or "" for v in found.float_view.model.graph.outputs]
-    mine = [v.name or "" for v in found.view.model.graph.outputs]
+    """The outputs of the float model that are arrays, and those of the quantized one that stand for them."""
+
+    def names(model: ir.Model) -> list[str]:
+        return [
+            v.name or "" for v in model.graph.outputs if v.type is None or isinstance(v.type, ir.TensorType)
+        ]
+
+    plain, mine = names(found.float_view.model), names(found.view.model)
     return {n: n if n in mine else mine[i] for i, n in enumerate(plain) if n in mine or i < len(mine)}
 
 

@@ -74,8 +74,12 @@ def perplexity(rows: F64) -> float:
 
 
 def sqnr_db(rows: F64) -> float:
-    """Return the SQNR in dB of rows ``(signal power, noise power)``; infinite without noise."""
+    """Return the SQNR in dB of rows ``(signal power, noise power)``.
+
+    It is infinite without noise, minus infinity where the noise is infinite, and NaN where the signal is too.
+    """
     signal, noise = (float(total) for total in rows[:, :2].sum(axis=0))
     if noise == 0.0:
         return math.inf
-    return 10.0 * math.log10(max(signal, float(np.finfo(np.float64).tiny)) / noise)
+    ratio = max(signal, float(np.finfo(np.float64).tiny)) / noise
+    return 10.0 * math.log10(ratio) if ratio else -math.inf

@@ -107,7 +107,8 @@ class AgreementProcessing:
         for name in names:
             x = np.asarray(reference[name], np.float64).ravel()
             y = np.asarray(outputs[name], np.float64).ravel()
-            row += [float(x @ x), float(((x - y) ** 2).sum()), float(x @ y), float(y @ y), 1.0]
+            with np.errstate(invalid="ignore", over="ignore"):  # a model may give infinities
+                row += [float(x @ x), float(((x - y) ** 2).sum()), float(x @ y), float(y @ y), 1.0]
         return [(tuple(row), tuple(names))]
 
 

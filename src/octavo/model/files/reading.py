@@ -104,7 +104,13 @@ def _not_a_model(where: str, error: Exception) -> ModelError:
 
 def own_copy(source: ir.Model, base_dir: Path | None = None) -> ir.Model:
     """Copy an ``ir.Model``; its weights are shared, its structure is not."""
-    model = source.clone() if in_order(source) else _through_proto(source)
+    try:
+        model = source.clone() if in_order(source) else _through_proto(source)
+    except RuntimeError as error:  # what onnx-ir makes of all that stops it
+        raise ModelError(
+            f"{meta.describe(source)} is malformed: a node or an output reads a tensor that nothing makes;"
+            " export the model again."
+        ) from error
     for value in _all_values(model):
         if isinstance(value.type, ir.TensorType):
             # types are mutable and clones share them

@@ -130,7 +130,7 @@ class Session:
         return cls(inner, name, keep)
 
     def run(self, feeds: Feeds, output_names: Sequence[str] | None = None) -> dict[str, Array]:
-        """Run the model once; returns outputs by name."""
+        """Run the model once; returns outputs by name: those that are named, or all that are arrays."""
         names = list(output_names) if output_names is not None else self.output_names
         given = {spec.name: self._fit(spec, feeds) for spec in self.inputs if spec.name in feeds}
         unknown = set(feeds) - set(given)
@@ -145,7 +145,10 @@ class Session:
                 values = bfloat16.run(_ort(), self._inner, names, given)
             else:
                 values = self._inner.run(names, given)
-        return dict(zip(names, values, strict=True))
+        found = dict(zip(names, values, strict=True))
+        if output_names is not None:
+            return found
+        return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 
     def end_profile(self) -> Path:
         """Write the profile that :meth:`open` was asked for; returns its file."""

@@ -1,0 +1,135 @@
+"""The matrix of hostile models and doors: every pair ends with a result or with a sentence.
+
+    python tests/hostile/matrix.py                    # every model through every door
+    python tests/hostile/matrix.py --cases 'graph/*' --doors quantize,lint
+
+``make test`` runs a sample of it (``test_doors.py``), in which every model goes through some doors and every
+door sees models of each kind. Each pair runs in a child with limits on time, memory and files
+(``sandbox.py``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import fnmatch
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from hostile.corpus import bounded, corpus
+from hostile.doors import DOORS, DRAFTS, SLOW, provide
+from hostile.sandbox import Sandbox
+from octavo.errors import OctavoError
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A hostile model and a door, and what came of it."""
+
+    case: str
+    door: str
+    result: str = ""  # the type of the error, or "result"
+    fault: str = ""  # empty where it ended well
+
+
+def sample() -> list[Pair]:
+    """The pairs of ``make test``: models without bounds through all doors, the others through one each."""
+    found = []
+    quick = [door for door in DOORS if door not in SLOW]
+    cheap = {name for name, _ in bounded(refused=True)}
+    for number, case in enumerate(corpus()):
+        if case in cheap:
+            doors = list(DOORS)
+        else:
+            doors = [SLOW[number // 25 % len(SLOW)] if number % 25 == 0 else quick[number % len(quick)]]
+        found += [Pair(case, door) for door in doors]
+    return found
+
+
+def run_case(case: str, doors: Sequence[str], *, together: bool = False) -> Iterator[Pair]:
+    """Send one model through several doors, each in a child of its own, or all in one, which is quicker."""
+    made = corpus()[case]()
+    content = made if isinstance(made, bytes) else made.SerializeToString()
+    here = Path.cwd()
+    for some in [list(doors)] if together else [[door] for door in doors]:
+        with tempfile.TemporaryDirectory() as folder:
+            sandbox = Sandbox(Path(folder).resolve())
+            provide(sandbox.given)
+            path = sandbox.given / "case.onnx"
+            path.write_bytes(content)
+            os.chdir(sandbox.given)
+            try:
+                found = sandbox.gives(lambda: [_entered(case, door, path, sandbox) for door in some])  # noqa: B023
+            except AssertionError as error:  # a crash, a limit, or something touched that is not its own
+                found = [Pair(case, door, "", str(error)) for door in some]
+            finally:
+                os.chdir(here)
+            yield from found
+
+
+def _entered(case: str, door: str, path: Path, sandbox: Sandbox) -> Pair:
+    """Go through a door, within the child."""
+    out = sandbox.out / str(list(DOORS).index(door))
+    out.mkdir()
+    try:
+        value = DOORS[door](path, out)
+        return Pair(case, door, f"exit code {value}" if isinstance(value, int) and value else "result")
+    except OctavoError as error:
+        left = [name.name for name in out.iterdir() if name.suffix in (".onnx", ".stats")]
+        if str(error).rstrip()[-1:] not in (".", "?", "!"):
+            return Pair(case, door, "", f"no sentence: {error}")
+        if set(left) - DRAFTS:
+            return Pair(case, door, "", f"{error}, and {left} was left")
+        return Pair(case, door, type(error).__name__)
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error, limit=-12))[-4000:]
+        return Pair(case, door, "", f"{type(error).__name__}: {error}\n{trace}")
+
+
+def _case_through(work: tuple[str, list[str]]) -> list[Pair]:
+    return list(run_case(*work))
+
+
+def main() -> int:
+    """Run the matrix, print a row for each door and every fault; returns the number of faults, 99 at most."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cases", default="*", help="a pattern of names of models")
+    parser.add_argument("--doors", default="*", help="patterns of doors, separated by commas")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    patterns = options.doors.split(",")
+    doors = [door for door in DOORS if any(fnmatch.fnmatch(door, pattern) for pattern in patterns)]
+    cases = [case for case in corpus() if fnmatch.fnmatch(case, options.cases)]
+    begin = time.monotonic()
+    rows: dict[str, collections.Counter[str]] = {door: collections.Counter() for door in doors}
+    faults = []
+    # A child of a child is forked: daemonic workers may not have children of multiprocessing, but may fork.
+    with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=20) as pool:
+        for found in pool.imap_unordered(_case_through, [(case, doors) for case in cases]):
+            for pair in found:
+                rows[pair.door]["FAULT" if pair.fault else pair.result] += 1
+                if pair.fault:
+                    faults.append(pair)
+                    print(f"{pair.case} through {pair.door}: {pair.fault[-600:]}", flush=True)
+    for door, counts in rows.items():
+        print(f"{door:34} " + ", ".join(f"{name} {number}" for name, number in sorted(counts.items())))
+    pairs = sum(sum(counts.values()) for counts in rows.values())
+    print(
+        f"{len(cases)} models × {len(doors)} doors: {pairs} pairs, {pairs - len(faults)} well, "
+        f"{len(faults)} not, in {time.monotonic() - begin:.0f} s"
+    )
+    return min(len(faults), 99)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
