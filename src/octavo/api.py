@@ -369,8 +369,16 @@ def written_files(output: str | Path | None, *, may_miss: bool = False) -> dict[
 
 
 def _refuse_inputs(outputs: Mapping[str, Any], model: ModelSource, **read: Any) -> None:
-    """Raise where an output is a file that the call reads."""
-    refuse_inputs(outputs, {"model": model, **read, "weights of the model": io.read_files(model)})
+    """Raise where an output is a file that the call reads; only data can be a folder."""
+    files = {name: one for name, one in read.items() if name in ("data", "task") or _is_file(one)}
+    refuse_inputs(outputs, {"model": model, **files, "weights of the model": io.read_files(model)})
+
+
+def _is_file(given: Any) -> bool:
+    """Whether an argument is the path of a file, or several, and not a name or what is read from there."""
+    if isinstance(given, list | tuple):
+        return all(map(_is_file, given))
+    return isinstance(given, str | Path) and Path(given).is_file()
 
 
 def convert_qat(

@@ -205,6 +205,19 @@ def test_a_name_in_a_folder_of_data_that_links_elsewhere_is_read_too(folder: Pat
         octavo.quantize("model.onnx", "folder", output="real.npz")
 
 
+def test_words_that_are_also_folders_are_words(folder: Path) -> None:
+    """A preset, a recipe, a task: no path, though a folder has the same name."""
+    for name in ("imagenet", "W8A8", "classification"):
+        Path(name).mkdir()
+        written(layer(), Path(name), "q.onnx")
+        data = octavo.images([folder / "calib.npz"], preprocess=name)
+        assert not {path.name for path in paths_within(octavo.TaskCheck(name, data))} & {name, ""}
+    octavo.quantize(layer(), feeds(), output="W8A8/q.onnx", recipe="W8A8", threads=1)
+    octavo.quantize(layer(), feeds(), output="W8A8/q.onnx", plan=octavo.Plan.load("plan.json"), threads=1)
+    words = "quantize model.onnx --data calib.npz -o W8A8/q.onnx --recipe W8A8 --threads 1"
+    assert main(words.split()) == 0
+
+
 def test_a_new_file_in_a_folder_of_data_is_written(folder: Path) -> None:
     octavo.quantize("model.onnx", "folder", output="folder/new.onnx", effort="plain", threads=1)
     assert Path("folder/new.onnx").is_file()

@@ -44,6 +44,7 @@ _INPUTS = (
     *_POSITIONAL, "data", "evaluate_data", "recipe", "plan", "stats", "table",
     "labels", "classes", "annotations", "tokenizer", "evaluate", "task", "preprocess",
 )  # fmt: skip
+_FUNCTIONS = ("evaluate", "task", "preprocess")  # a name, or FILE.py:FUNCTION
 
 
 def check_outputs(options: argparse.Namespace, outputs: Mapping[str, str | None]) -> None:
@@ -81,7 +82,9 @@ def _inputs(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in _INPUTS:
         value = getattr(options, name, None)
-        if value is None:
+        if value is None or (name in _FUNCTIONS and ":" not in value):
+            continue
+        if name == "recipe" and Path(value).is_dir():  # the name of a preset, and of some folder
             continue
         if name not in _POSITIONAL:
             found[f"--{name.replace('_', '-')}"] = value

@@ -78,7 +78,9 @@ def paths_within(value: Any, depth: int = 0) -> Iterator[Path]:
         yield from value.paths()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from paths_within(getattr(value, field.name, None), depth + 1)
+            found = paths_within(held := getattr(value, field.name, None), depth + 1)
+            is_word = isinstance(held, str) and field.name != "data"  # such as the name of a preset
+            yield from (path for path in found if not (is_word and path.is_dir()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +93,8 @@ class Lazy:
 def _spelled(text: str | bytes) -> Iterator[Path]:
     """The path itself, the files that it matches as a pattern, and the file of a function."""
     name = os.fsdecode(text)
+    if not name:
+        return
     yield Path(name)
     if glob.has_magic(name) and not Path(name).exists():
         yield from map(Path, glob.iglob(name, recursive=True))  # noqa: PTH207 - any pattern, also absolute
