@@ -11,7 +11,7 @@
     └── IsolationError  an isolated run crashed, or met a limit
 
 Each message says what is wrong, where (file, node, tensor), and what to do next. Names in it may come from
-strangers: what a terminal would obey is taken out, and words that are too long for one lose their middle.
+untrusted files: what a terminal would obey is taken out, and words that are too long lose their middle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ import itertools
 import re
 from collections.abc import Iterable
 
-_LONGEST, _MOST = 200, 5000  # of a name, and of names: comparing takes the square of the one, times the other
+_MAX_NAME_LENGTH, _MAX_NAMES = (
+    200,
+    5000,
+)  # of a name, and of names: comparing takes the square of the one, times the other
 
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -78,9 +81,9 @@ def _shortened(text: str, most: int) -> str:
 
 def closest(name: str, known: Iterable[str], count: int = 3) -> str:
     """A clause that names the known names nearest to a misspelt one: ``; did you mean 'a' or 'b'?``."""
-    if len(name) > _LONGEST:
+    if len(name) > _MAX_NAME_LENGTH:
         return ""
-    short = itertools.islice((one for one in known if len(one) <= _LONGEST), _MOST)
+    short = itertools.islice((one for one in known if len(one) <= _MAX_NAME_LENGTH), _MAX_NAMES)
     near = difflib.get_close_matches(name, list(dict.fromkeys(short)), n=count, cutoff=0.5)
     if not near:
         return ""

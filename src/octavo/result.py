@@ -78,7 +78,7 @@ class Result(Shown):
     def save(
         self, path: str | Path, *, manifest: bool = False, external_data: bool | None = None
     ) -> list[Path]:
-        """Write the model, and beside it a manifest if asked for; returns the files written."""
+        """Write the model, and beside it a manifest on request; returns the files written."""
         written = io.save(self.model, path, external_data=external_data)
         if manifest:
             written.append(self.save_manifest(path))

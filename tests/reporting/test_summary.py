@@ -26,7 +26,7 @@ from octavo.core.qtypes import INT8, UINT8, UINT16
 from octavo.core.recipe import W8A8, Recipe, Style
 from octavo.core.scheme import Scheme
 from octavo.reporting.plan_tables import entry_text, plan_markdown, plan_table
-from octavo.reporting.summary import headline, kept_float, markdown, produced, summary, type_lines
+from octavo.reporting.summary import headline, kept_in_float, markdown, produced, summary, type_lines
 
 X, W, Y, B = Key("x"), Key("w", "conv"), Key("y"), Key("b", "conv")
 WEIGHT = Constant(Scheme(INT8, PerChannel(0), symmetric=True))
@@ -74,7 +74,7 @@ def test_the_headline_counts_ops_and_names_types() -> None:
 
 
 def test_what_stays_float_is_grouped_by_reason_most_frequent_first() -> None:
-    groups = kept_float(plan_of().skipped)
+    groups = kept_in_float(plan_of().skipped)
     assert [(g.reason, g.count) for g in groups] == [("slow", 2), ("no rule", 1)]
     assert str(groups[0]) == "2 Softmax: slow (s1, s2)"
 

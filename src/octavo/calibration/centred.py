@@ -1,7 +1,8 @@
 """Histograms centred on zero, ``(counts, edges, low, high, threshold)``, as other tools exchange them.
 
-Bins are equally wide and lie on either side of zero up to the threshold. There are never more than ``MOST``:
-where values far beyond the threshold come, pairs of bins are added up instead of appending bins without end.
+Bins are equally wide and lie on either side of zero up to the threshold. There are never more than
+``MAX_BINS``: where values far beyond the threshold come, pairs of bins are added up instead of appending bins
+without end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from octavo.core.stats import Range
 Array: TypeAlias = npt.NDArray[Any]
 Centred: TypeAlias = tuple[Array, Array, float, float, float]
 
-MOST = 1 << 13
+MAX_BINS = 1 << 13  # 64 KiB of counts
 
 
 def centred(state: HistogramState, bins: int) -> Centred:
@@ -47,7 +48,7 @@ def merge(old: Centred, values: Array, low: float, high: float, threshold: float
     counts, edges, old_low, old_high, top = old
     width = (float(edges[-1]) - float(edges[0])) / len(counts)
     more = max(0, int(np.ceil((threshold - top) / width - 1e-9))) if width else 0
-    while len(counts) + 2 * more > MOST and len(counts) % 2 == 0:
+    while len(counts) + 2 * more > MAX_BINS and len(counts) % 2 == 0:
         counts = _halved(counts)
         width *= 2.0
         top = len(counts) // 2 * width

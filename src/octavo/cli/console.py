@@ -36,7 +36,7 @@ class Console:
         self._shown: _Lines | _Bar | None = None
 
     def note(self, text: str) -> None:
-        """A remark for people, unless they asked for quiet."""
+        """A remark for people, unless they want quiet."""
         if not self.quiet:
             self.end_phase()
             say(text, self.stream)

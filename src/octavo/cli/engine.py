@@ -11,7 +11,7 @@ ENGINES = ("auto", "serial", "processes", "ray")
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
+    """Add the flags to a parser."""
     group = parser.add_argument_group("where it runs")
     group.add_argument(
         "--engine",

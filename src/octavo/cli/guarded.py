@@ -23,7 +23,9 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _LOSSES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGKILL")
 _DIE_WITH_PARENT = 1  # <linux/prctl.h>
 _asked_by: list[int] = []  # the signals that asked this process to stop
-_SAME = 1.0  # seconds in which a second signal is the same wish: of a terminal, of who ends a whole group
+_REPEAT_SECONDS = (
+    1.0  # in which a second signal is the same request, such as that of a terminal to a whole group
+)
 
 
 def is_wanted(arguments: Sequence[str]) -> bool:
@@ -70,12 +72,12 @@ def stopped() -> int | None:
 
 def _once(act: Callable[[int, Any], object]) -> Callable[[int, Any], None]:
     """The same, deaf to repetitions: they would break off the clearing up."""
-    last = -_SAME
+    last = -_REPEAT_SECONDS
 
     def act_once(number: int, frame: Any) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last > _SAME:
+        if now - last > _REPEAT_SECONDS:
             last = now
             _asked_by.append(number)
             act(number, frame)
@@ -117,5 +119,5 @@ def _loss(name: str) -> str:
         )
     return (
         f"Native code crashed ({name}) on this model or its data; the outputs are as before. If the "
-        "files come from strangers do not use them, or look at them with --isolate."
+        "files are untrusted do not use them, or look at them with --isolate."
     )

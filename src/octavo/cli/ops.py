@@ -34,7 +34,7 @@ VERB = Verb(
     summary="print the op table: which operators can be quantized, and how",
     description="""\
 Print the op table: each operator that can be quantized, what its inputs and
-outputs are, and how it is spelled in each format. An operator without a row
+outputs are, and what it is lowered to in each format. An operator without a row
 stays float.""",
     examples=("octavo ops", "octavo ops Conv", "octavo ops --json"),
     arguments=_arguments,

@@ -20,7 +20,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("qdq", "qoperator", "integer"),
         default="qdq",
-        help="how integers are spelled (default: qdq)",
+        help="the output format (default: qdq)",
     )
     parser.add_argument(
         "--whole-types",

@@ -194,7 +194,7 @@ def _advise(options: argparse.Namespace, result: Result, console: Console) -> No
 
 
 def _stats(options: argparse.Namespace) -> Any:
-    """The statistics asked for: a file of them, or the ranges of a table in their form."""
+    """The requested statistics: a file of them, or the ranges of a table in their form."""
     if options.table is None:
         return options.stats
     from octavo.calibration import tables

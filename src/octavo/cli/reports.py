@@ -18,7 +18,7 @@ def write_report(
     markdown: Callable[[], str],
     text: Callable[[], str],
 ) -> None:
-    """Write a report as a page, as JSON, as Markdown or as text; only the form that is asked for is made."""
+    """Write a report as a page, as JSON, as Markdown or as text; only the requested form is made."""
     match Path(path).suffix.lower():
         case ".html":
             content = page()

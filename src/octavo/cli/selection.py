@@ -11,7 +11,7 @@ PRESET_NAMES = ("W8A8", "W8A16", "W8", "W4", "W4A16", "FP8")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
+    """Add the flags to a parser."""
     what = parser.add_argument_group("what to quantize")
     what.add_argument(
         "--exclude",

@@ -36,21 +36,21 @@ from octavo.ops import DATA_MOVEMENT, LINEAR
 from octavo.ops.patterns import MASK_SCORES
 from octavo.planning.hazards import MASK, RATIO
 
-_LOUD = 30.0  # peak over root mean square at which a range is made by outliers
-_ROOM = 2**30  # a larger int32 bias leaves the sums too little room
-_UNLIKE = 8.0  # channels that differ by more want scales of their own
+_OUTLIER_CREST = 30.0  # peak over root mean square at which a range is made by outliers
+_MAX_BIAS = 2**30  # a larger int32 bias leaves the sums too little room
+_UNLIKE_CHANNELS = 8.0  # channels that differ by more want scales of their own
 _MOVES = DATA_MOVEMENT | {"Cast"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A cause in words; ``wish`` says what would help, and is made a change by :mod:`.proposal`."""
+    """A cause in words; ``remedy`` says what would help, and is made a change by :mod:`.proposal`."""
 
     tensor: str
     kind: str
     cause: str
     text: str
-    wish: str
+    remedy: str
     reader: Unit  # the float unit that was looked at
     maker: Unit | None = None  # the float unit that makes the tensor
     axis: int | None = None  # of a weight's channels
@@ -80,7 +80,7 @@ def _unexplained(pair: Pair, watch: TensorSums) -> Finding:
     unit = pair.float_unit
     bias = unit.operands[2] if unit.kind in LINEAR and len(unit.operands) > 2 else None
     top = _stored_bias(pair)
-    if bias is not None and top > _ROOM:
+    if bias is not None and top > _MAX_BIAS:
         text = f"its integers reach {top} of 2147483647, so that sums overflow in the integer kernel"
         return Finding(bias.value.name or "", "weight", "bias overflow", text, "exclude", unit)
     steps = ", ".join(node.op_type for node in pair.steps)
@@ -117,8 +117,8 @@ def _watch(found: Matching, seen: PassSums, signal: ir.Value) -> TensorSums | No
 
 def weight_finding(w: WeightError, unit: Unit) -> Finding:
     """What is wrong with a weight."""
-    cause, text, wish = _weight_cause(w, unit)
-    return Finding(w.name, "weight", cause, text, wish, unit, axis=w.axis, excess=w.excess)
+    cause, text, remedy = _weight_cause(w, unit)
+    return Finding(w.name, "weight", cause, text, remedy, unit, axis=w.axis, excess=w.excess)
 
 
 def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
@@ -134,10 +134,10 @@ def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
         return "coarse scale", text, "per channel"
     if w.clipped is not None and w.clipped > 0.01:
         return "clipped", f"{w.clipped:.1%} of its values, {span}, are cut off by its scale", "per channel"
-    if w.scales <= 1 and w.spread > _UNLIKE:
+    if w.scales <= 1 and w.spread > _UNLIKE_CHANNELS:
         text = f"one scale for channels of unlike size (the largest is {w.spread:.0f} times the median)"
         return "channels", text, "per channel"
-    if w.crest > _LOUD:
+    if w.crest > _OUTLIER_CREST:
         text = f"outliers of {span}, {w.crest:.0f} times the root mean square, leave the others few levels"
         return "outliers", text, "exclude"
     text = f"{w.qtype} is too coarse for its values of {span}"
@@ -153,9 +153,9 @@ def _activation(
     if mask is not None:
         return _masked(found, mask, name, reader)
     power = watch.power if watch is not None else None
-    loud = power is not None and max(-power.low, power.high) >= MASK and -power.low > 4 * power.high
+    has_mask = power is not None and max(-power.low, power.high) >= MASK and -power.low > 4 * power.high
     if (
-        loud
+        has_mask
         and power is not None
         and reader.kind == "Softmax"
         and maker is not None
@@ -163,8 +163,8 @@ def _activation(
     ):
         text = f"scores and a mask of {power.low:.3g} share one scale, which leaves the scores no steps"
         return Finding(name, "activation", "mask", text, "exclude", reader, maker)
-    cause, text, wish = _range_cause(found, seen, reader, maker, watch)
-    return Finding(name, "activation", cause, text, wish, reader, maker, excess=excess(watch))
+    cause, text, remedy = _range_cause(found, seen, reader, maker, watch)
+    return Finding(name, "activation", cause, text, remedy, reader, maker, excess=excess(watch))
 
 
 def excess(watch: TensorSums | None) -> float:
@@ -207,11 +207,11 @@ def _range_cause(
             return "few levels", text, "range"
     rms = float(np.sqrt(power.energy / power.count)) if power.count else 0.0
     crest = max(-power.low, power.high) / max(rms, 1e-38)
-    if crest > _LOUD:
+    if crest > _OUTLIER_CREST:
         text = f"outliers make its range: {span}, {crest:.0f} times its root mean square of {rms:.3g}"
         return "outliers", text, "exclude reader" if clip is None else "tighter"
-    wish = "more bits" if clip is not None else "exclude reader"
-    return "bits", f"one scale for its range of {span} is too coarse (root mean square {rms:.3g})", wish
+    remedy = "more bits" if clip is not None else "exclude reader"
+    return "bits", f"one scale for its range of {span} is too coarse (root mean square {rms:.3g})", remedy
 
 
 def _mask(found: Matching, signal: ir.Value) -> tuple[Unit, ir.Value, Array] | None:

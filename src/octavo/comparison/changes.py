@@ -86,21 +86,21 @@ class Changes:
         tensor = self._root(finding.tensor)
         static = isinstance(self._base.activations, Scheme)
         if finding.kind == "weight":
-            if finding.wish == "per channel":
+            if finding.remedy == "per channel":
                 text = "give it a scale per channel, from its own values"
                 yield _set(tensor, text, granularity=PerChannel(finding.axis))
                 yield _set(tensor, "give it a scale from its own values", granularity=PerTensor())
-            elif finding.wish == "more bits" and self._base.weights.qtype.bits < 8:
+            elif finding.remedy == "more bits" and self._base.weights.qtype.bits < 8:
                 yield _set(tensor, "store it in 8 bits", qtype=INT8)
         elif finding.kind == "activation" and static:
-            if finding.wish == "range":
+            if finding.remedy == "range":
                 yield _set(tensor, "take its range from the data: method minmax", method=MinMax())
-            elif finding.wish == "tighter":
+            elif finding.remedy == "tighter":
                 yield _set(tensor, "cut its outliers off: method mse", method=MSE())
-            if finding.wish != "exclude" and self._base.style is Style.QDQ:
+            if finding.remedy != "exclude" and self._base.style is Style.QDQ:
                 yield _set(tensor, "quantize it to 16 bits", qtype=UINT16)
         makers = (finding.maker, finding.reader)
-        for unit in makers[::-1] if finding.wish == "exclude reader" else makers:
+        for unit in makers[::-1] if finding.remedy == "exclude reader" else makers:
             if unit is not None and unit.name in self._nodes:
                 yield Change(f"keep {unit.name!r} ({unit.node.op_type}) in float", exclude=(unit.name,))
 

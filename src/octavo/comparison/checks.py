@@ -30,10 +30,10 @@ from octavo.reporting.text import many
 Progress = Callable[[str, int, int | None], None]
 
 LEAST_OPSET = 13  # scales per channel
-ENOUGH = 8  # samples; fewer make poor ranges
+MIN_SAMPLES = 8  # samples; fewer make poor ranges
 GAIN = 10.0  # dB by which scales per channel have to be better to be worth a word
 POOR = 25.0  # dB of a weight at 8 bits
-LOUD = 8.0  # how many times the range of 99.99 % of the values the whole range is
+OUTLIER_RATIO = 8.0  # how many times the range of 99.99 % of the values the whole range is
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
@@ -205,16 +205,16 @@ def with_data(
     except DataError as error:
         return [Finding(ERROR, "data", "calibration data", str(error), "repair the data")], 0
     found = [Finding(WARNING, "data", "calibration data", text, "check the samples") for text in source.notes]
-    if stats.samples < ENOUGH:
+    if stats.samples < MIN_SAMPLES:
         text = f"{many(stats.samples, 'sample')} make poor ranges"
         found.append(Finding(NOTE, "data", "calibration data", text, "use 32 to 128 samples of real use"))
-    found += _loud(stats, wanted)
+    found += _outliers(stats, wanted)
     found += _unlike(joins, stats)
     found += _unusable(model, plan, stats, wanted)
     return found, stats.samples
 
 
-def _loud(stats: Stats, wanted: Mapping[str, Scheme]) -> Iterator[Finding]:
+def _outliers(stats: Stats, wanted: Mapping[str, Scheme]) -> Iterator[Finding]:
     """Activations whose range is made by very few values."""
     usable = {
         name: scheme for name, scheme in wanted.items() if name not in calibration.unusable(stats, wanted)
@@ -223,7 +223,7 @@ def _loud(stats: Stats, wanted: Mapping[str, Scheme]) -> Iterator[Finding]:
     core = calibration.ranges(stats, {n: s.but(method=Percentile(99.99)) for n, s in usable.items()})
     for name, span in whole.items():
         ratio = _width(span) / max(_width(core[name]), 1e-38)
-        if ratio > LOUD:
+        if ratio > OUTLIER_RATIO:
             text = (
                 f"its values reach {span.low:.3g} … {span.high:.3g}, and 99.99 % of them lie in a range"
                 f" {ratio:.0f} times smaller"

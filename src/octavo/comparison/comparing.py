@@ -26,7 +26,7 @@ from octavo.model.graph import query, recorded_recipe
 
 Progress = Callable[[str, int, int | None], None]
 
-MOST = 16  # units that are looked at closer
+MAX_UNITS = 16  # units that are looked at closer
 _FACTORS = (
     "Factors of channels were moved between tensors before the model was quantized, as SmoothQuant and"
     " equalization do; tensors and weights are compared with those of a float model that has them too."
@@ -39,7 +39,7 @@ class HasModel(Protocol):
 
     @property
     def model(self) -> ir.Model:
-        """The model."""
+        """Return the model itself."""
         ...
 
 
@@ -175,7 +175,7 @@ def _culprits(
     gains = {pair: excess(watch) for pair, watch in seen.pairs.items()}
     for (pair, _), weight in weights.items():
         gains[pair] = max(gains.get(pair, 0.0), weight.excess)
-    for pair, blame in blames(found, seen, gains, MOST).items():
+    for pair, blame in blames(found, seen, gains, MAX_UNITS).items():
         watch = seen.pairs[pair]
         local = watch.local.errors(watch.power)
         if local is not None:

@@ -18,7 +18,7 @@ from octavo.model.graph.operators import DEQUANTIZE, QUANTIZE
 
 Array: TypeAlias = npt.NDArray[Any]
 
-_DEEPEST = 16
+_MAX_DEPTH = 16
 
 
 def is_constant(value: ir.Value | None) -> bool:
@@ -26,7 +26,7 @@ def is_constant(value: ir.Value | None) -> bool:
     if value is None:
         return False
     level = {value}
-    for _ in range(_DEEPEST + 1):
+    for _ in range(_MAX_DEPTH + 1):
         if not all(map(_is_read, level)):
             return False
         makers = [maker for v in level if (maker := v.producer()) is not None]

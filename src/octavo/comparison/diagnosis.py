@@ -38,7 +38,7 @@ class Diagnosis(Shown):
         return not any(finding.severity == ERROR for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "schema": 1,
             "model": self.model,

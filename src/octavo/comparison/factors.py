@@ -36,9 +36,11 @@ _BAD = 30.0  # dB; a weight that is closer than this needs no explanation
 _GAIN = 6.0  # dB that factors have to explain at least
 _ROUNDS = 4  # of turns between factors of inputs and outputs
 _NEARLY = 0.03  # factors that differ by no more than this are all alike
-_LEAST = 4  # weights for each factor; fewer say nothing
-_CORNER = 256  # inputs and outputs that are looked at first
-_SAME = 40.0  # dB between the outputs of two models that compute the same, up to how well factors are known
+_MIN_WEIGHTS = 4  # weights for each factor; fewer say nothing
+_CORNER_SIZE = 256  # inputs and outputs that are looked at first
+_SAME_DECIBELS = (
+    40.0  # dB between the outputs of two models that compute the same, up to how well factors are known
+)
 _NORMS = tuple(op for op, (scale, *_) in NORMALIZATIONS.items() if scale == 1)
 
 
@@ -162,7 +164,7 @@ def _of_weights(pair: Pair, divided: Array | None) -> Factors | None:
 
 def _corner_gains(plain: Array, mine: Array, axes: tuple[int, ...]) -> bool:
     """Whether factors explain some of the weights: looking at all takes long where there are many."""
-    corner = tuple(slice(0, _CORNER) if axis in axes else slice(None) for axis in range(plain.ndim))
+    corner = tuple(slice(0, _CORNER_SIZE) if axis in axes else slice(None) for axis in range(plain.ndim))
     w, seen = plain[corner], mine[corner]
     if w.size == plain.size or not w.any():
         return True
@@ -226,7 +228,7 @@ def _axes(unit: Unit, plain: Array) -> tuple[int, ...] | None:
         axes = (1, 0) if query.attribute(unit.node, "transB", 0) else (0, 1)
     else:
         axes = ()
-    fits = axes and all(plain.size // plain.shape[axis] >= _LEAST for axis in axes)
+    fits = axes and all(plain.size // plain.shape[axis] >= _MIN_WEIGHTS for axis in axes)
     return axes if fits else None
 
 
@@ -333,4 +335,4 @@ def _compute_the_same(one: ir.Model, other: ir.Model, threads: int | None) -> bo
     floats = [(a.astype(np.float64), b.astype(np.float64)) for a, b in pairs if a.dtype.kind in "fV"]
     if not floats or any(a.shape != b.shape for a, b in pairs):
         return False
-    return all(metrics.sqnr(a, b) > _SAME for a, b in floats if a.size)
+    return all(metrics.sqnr(a, b) > _SAME_DECIBELS for a, b in floats if a.size)

@@ -14,7 +14,7 @@ from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import PrepareOptions, prepare
 from octavo.model.prepare.widen import widen
 
-_ENOUGH = 0.999  # of the quantized units matched: no other form is tried
+_ENOUGH_MATCHED = 0.999  # of the quantized units matched: no other form is tried
 
 
 def prepared(source: io.ModelSource, opset: int | None = None, *, optimize: bool = False) -> ir.Model:
@@ -46,7 +46,7 @@ def best_match(source: io.ModelSource, quantized: ir.Model) -> tuple[Matching, s
         found = match(model, quantized)
         if best is None or found.share > best[0].share:
             best = found, name
-        if found.share >= _ENOUGH:
+        if found.share >= _ENOUGH_MATCHED:
             break
     if best is None:
         raise ModelError("The float model can't be brought into a form to compare with; is it a valid model?")

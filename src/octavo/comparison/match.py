@@ -23,8 +23,8 @@ from octavo.model.graph import query
 from octavo.ops import CLAMPS, LINEAR
 from octavo.ops.patterns import COMMUTE
 
-_LOOK = 1 << 14  # weights looked at when several units could be meant
-_CORNER = 64  # rows and columns looked at to tell a square matrix from its transpose
+_COMPARED_WEIGHTS = 1 << 14  # weights looked at when several units could be meant
+_CORNER_SIZE = 64  # rows and columns looked at to tell a square matrix from its transpose
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +228,7 @@ def aligned(plain: Array, other: Array) -> Array | None:
     turned = np.swapaxes(other, -1, -2) if other.ndim in (2, 3) else other
     fits = [other.shape == plain.shape, turned.shape == plain.shape]
     if all(fits) and turned is not other:
-        corner = (..., slice(0, _CORNER), slice(0, _CORNER))
+        corner = (..., slice(0, _CORNER_SIZE), slice(0, _CORNER_SIZE))
         return max((other, turned), key=lambda c: metrics.cosine(plain[corner], c[corner]))
     if any(fits):
         return other if fits[0] else turned
@@ -246,7 +246,9 @@ def _likeness(other: Unit, unit: Unit) -> float:
         if turned is None:
             score -= 1.0
         else:
-            score += metrics.cosine(plain.reshape(-1)[:_LOOK], turned.reshape(-1)[:_LOOK])
+            score += metrics.cosine(
+                plain.reshape(-1)[:_COMPARED_WEIGHTS], turned.reshape(-1)[:_COMPARED_WEIGHTS]
+            )
     return score
 
 

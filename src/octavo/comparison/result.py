@@ -50,7 +50,7 @@ class Change:
     exclude: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "text": self.text,
             "overrides": [codec.encode(override) for override in self.overrides],

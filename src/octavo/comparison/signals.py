@@ -20,8 +20,8 @@ from octavo.model.graph import query
 from octavo.model.graph.operators import CONVERSIONS_OR_DYNAMIC, DEQUANTIZE, QUANTIZE
 from octavo.ops import DATA_MOVEMENT
 
-_SAME = CONVERSIONS_OR_DYNAMIC | {"Identity", "Dropout"}
-_LOWEST = -1e30  # a Max with less than this changes nothing
+_COPIES = CONVERSIONS_OR_DYNAMIC | {"Identity", "Dropout"}
+_BELOW_ANY_SIGNAL = -1e30  # a Max with less than this changes nothing
 
 
 @dataclass(frozen=True)
@@ -146,13 +146,13 @@ def _dequantized(value: ir.Value) -> bool:
 
 def is_copy(node: ir.Node) -> bool:
     """Whether a node gives its first input in another form."""
-    if node.op_type in _SAME:
+    if node.op_type in _COPIES:
         return True
     if node.op_type == "Cast":
         return query.is_float(node.inputs[0]) and ir.DataType(query.attribute(node, "to", 1)) in query.FLOATS
     if node.op_type == "Max" and len(node.inputs) == 2:
         low = numbers(node.inputs[1])
-        return low is not None and low.size == 1 and float(low.reshape(-1)[0]) < _LOWEST
+        return low is not None and low.size == 1 and float(low.reshape(-1)[0]) < _BELOW_ANY_SIGNAL
     return False
 
 

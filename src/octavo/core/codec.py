@@ -2,7 +2,7 @@
 
 Unknown keys and wrong types fail with the path of the place and the closest known name, because a
 misspelt option that passes silently is the worst kind of option. A member of a union is written as
-``{"kind": "ClassName", …}``; types with a short spelling of their own (``uint8``, ``channel:1``,
+``{"kind": "ClassName", …}``; types with a short form of their own (``uint8``, ``channel:1``,
 ``percentile:99.99``) are written as that string.
 """
 
@@ -294,7 +294,7 @@ _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 80
 _BRIEF.maxlevel = 2
 _NAMES = {str: "text", int: "a whole number", bool: "true or false"}
-# Unions with a short spelling of their own, by their members: ``Method | None`` is Method, for a value.
+# Unions with a short form of their own, by their members: ``Method | None`` is Method, for a value.
 _LEAVES: dict[frozenset[Any], Callable[[Any, str], Any]] = {
     frozenset(typing.get_args(grain.Granularity)): _parse_granularity,
     frozenset({Method}): parse_method,

@@ -31,7 +31,7 @@ _OURS = re.compile(
     re.DOTALL,
 )
 _UNKNOWN = "00000000"
-_LONGEST = 255  # bytes of a file's name
+_MAX_NAME_BYTES = 255  # bytes of a file's name
 
 
 def new_name(kind: str) -> str:
@@ -47,7 +47,7 @@ def backup_name(target: Path, first: Path, kind: str) -> str:
     found = _OURS.fullmatch(first.name) or _OURS.fullmatch(first.parent.name)
     run = found["run"] if found is not None else secrets.token_hex(8)
     name = f".octavo-{system()}-{os.getpid()}-{run}.{kind}.{target.name}"
-    return name if len(os.fsencode(name)) <= _LONGEST else new_name(kind)
+    return name if len(os.fsencode(name)) <= _MAX_NAME_BYTES else new_name(kind)
 
 
 def sweep(folder: Path) -> None:

@@ -76,7 +76,7 @@ class Origin:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "model": self.model,
             "prepare": self.prepare,

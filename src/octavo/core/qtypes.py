@@ -119,7 +119,7 @@ _REDUCED = {
 QTYPES: dict[str, QType] = {t.name: t for t in (INT4, UINT4, INT8, UINT8, INT16, UINT16, FLOAT8E4M3FN)}
 _ALL = {**QTYPES, **{t.name: t for t in (INT2, UINT2, INT32)}}
 _BY_ONNX = {t.onnx: t for t in _ALL.values()}
-_SPELLINGS = dict.fromkeys(("fp8", "float8", "float8_e4m3fn", "e4m3"), FLOAT8E4M3FN.name)
+_OTHER_NAMES = dict.fromkeys(("fp8", "float8", "float8_e4m3fn", "e4m3"), FLOAT8E4M3FN.name)
 
 
 def qtype(name: str | QType) -> QType:
@@ -127,7 +127,7 @@ def qtype(name: str | QType) -> QType:
     if isinstance(name, QType):
         return name
     key = str(name).lower()
-    key = _SPELLINGS.get(key, key)
+    key = _OTHER_NAMES.get(key, key)
     if key not in _ALL:
         raise RecipeError(
             f"{str(name)!r} is no quantized type{closest(key, QTYPES) or '.'}"

@@ -100,12 +100,12 @@ class Decoder:
 
 def _presents(pasts: Sequence[str], outputs: Sequence[str]) -> dict[str, str] | None:
     """Return the output that continues each part of the cache: by its name, else by its place."""
-    spellings = (
+    renamed = (
         ("past_key_values", "present"),
         ("past_key_values", "present_key_values"),
         ("past", "present"),
     )
-    for old, new in spellings:
+    for old, new in renamed:
         found = {name: name.replace(old, new) for name in pasts}
         if set(found.values()) <= set(outputs):
             return found

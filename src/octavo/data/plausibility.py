@@ -28,7 +28,7 @@ LOOKED_AT = 64  # samples
 CHECK_DATA = "check the calibration data:"  # how every warning about it begins
 
 _MIN_GAIN = 0.1  # rms(w) · √fan_in of a layer that expects values near 1; the other kind has about 0.01
-_BRIGHT = 64  # an image of bytes has a value above this
+_BRIGHT_VALUE = 64  # an image of bytes has a value above this
 _SCALED_TWICE = 1.01 / 255  # the largest value of an image that was divided by 255 two times
 _MIN_SAMPLES = 4  # before a channel that never changes tells anything
 
@@ -95,7 +95,7 @@ class _ImageInput:
         if not self.near_one or low < 0:
             return []
         expected = "and the first layer expects values near 1: the images may"
-        if self.whole_numbers and _BRIGHT < high <= 255:
+        if self.whole_numbers and _BRIGHT_VALUE < high <= 255:
             return [
                 f"{CHECK_DATA} the input {self.name!r} gets whole numbers from {low:g} to {high:g}, "
                 f"{expected} lack the scaling of training, such as scale=255"

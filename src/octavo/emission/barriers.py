@@ -22,9 +22,9 @@ from octavo.model.graph import query
 from octavo.ops import Act, Kind, rule_of
 from octavo.planning import masks
 
-_LOWEST = np.float32(-3.0e38)  # a maximum with it changes no signal
+_LOWEST_FLOAT = np.float32(-3.0e38)  # a maximum with it changes no signal
 _AXES_BY_INPUT = 18  # the opset since which ReduceMax and ReduceMin take their axes as an input
-_DEPTH = 40.0  # below the largest value, where exp adds nothing to a float32 sum
+_FLOOR_DEPTH = 40.0  # below the largest value, where exp adds nothing to a float32 sum
 
 
 def write(writer: Writer, name: str) -> None:
@@ -70,7 +70,7 @@ def _reads_quantized(writer: Writer, node: ir.Node) -> bool:
 
 
 def _max(writer: Writer, value: ir.Value, name: str) -> ir.Node:
-    low = writer.constant(f"{name}_lowest", np.asarray(_LOWEST))
+    low = writer.constant(f"{name}_lowest", np.asarray(_LOWEST_FLOAT))
     return writer.editor.node("Max", [value, low], name=name, output=name, dtype=ir.DataType.FLOAT)
 
 
@@ -88,7 +88,7 @@ class _Softmax(NodeChain):
         """Write a floor over the last axis, which the kernel is fast at; else the parts."""
         if masks.over_last_axis(self.softmax):
             least = self._node("ReduceMin", [self._largest(0)], "least_max", keepdims=0)
-            depth = self.shared("softmax_depth", np.float32(_DEPTH), key=self.axis)
+            depth = self.shared("softmax_depth", np.float32(_FLOOR_DEPTH), key=self.axis)
             floor = self._node("Sub", [least, depth], "floor")
             raised = self._node("Clip", [self.x, floor], "raised")
             self.w.before(self.softmax, self.new)

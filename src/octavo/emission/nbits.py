@@ -65,7 +65,7 @@ def _planned(
     turned: bool,
     keep: bool,
 ) -> ir.LazyTensor:
-    """The integers as the kernel reads them, computed when their bytes are asked for."""
+    """The integers as the kernel reads them, computed when their bytes are read."""
 
     def compute() -> ir.TensorProtocol:
         whole = kernels.quantize(np.asarray(source.numpy()), params)

@@ -97,7 +97,7 @@ class _Input(NodeChain):
         high = self.node("ReduceMax", operands, "_row_max", **which)
         low = self.node("ReduceMin", operands, "_row_min", **which)
         tiny = self._number("tiny", np.float32(_TINY))
-        return self.node("Max", [high, self.node("Neg", [low], "_row_low"), tiny], "_row_loudest")
+        return self.node("Max", [high, self.node("Neg", [low], "_row_low"), tiny], "_row_largest")
 
     def _quantized(self, value: ir.Value, scale: ir.Value, suffix: str) -> Quantized:
         zero = self._number("middle", np.uint8(_MIDDLE), UINT8)

@@ -1,4 +1,4 @@
-"""Verbs in a process of their own, with limits and without network: for models from strangers.
+"""Verbs in a process of their own, with limits and without network: for untrusted models.
 
 ::
 

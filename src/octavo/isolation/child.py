@@ -1,6 +1,6 @@
 """The other side: a watcher that keeps the limits, and the worker that it forks.
 
-The watcher loads nothing and runs nothing from strangers. It ends the worker when time is up or the caller is
+The watcher loads and runs nothing that is untrusted. It ends the worker when time is up or the caller is
 gone, and with it every process that the worker has started.
 """
 

@@ -1,4 +1,4 @@
-"""What a process gives up before it looks at anything from strangers. Nothing but the standard library.
+"""What a process gives up before it reads anything untrusted. Nothing but the standard library.
 
 Everything here is of the Linux kernel, or of POSIX, and where a part of it is not to be had the others hold;
 what could not be had is said.

@@ -24,7 +24,7 @@ _BELOW = sum(1 << bit for bit in (1, 4, 5, 7, 8, 13, 14))  # of these: files and
 _OF_A_FILE = 1 << 1 | 1 << 14  # write, truncate
 _TCP = 0b11  # bind, connect
 _SCOPES = 0b11  # abstract sockets, signals
-_LEAST, _WITH_NETWORK, _WITH_SCOPES = 3, 4, 6
+_MIN_VERSION, _WITH_NETWORK, _WITH_SCOPES = 3, 4, 6
 _DEVICES = ("null", "zero", "nvidia*", "nvidia*/*", "dri", "kfd", "dxg")  # where graphics processors are
 
 
@@ -50,7 +50,7 @@ def keep_writes_below(folders: Iterable[str]) -> bool:
     The process must have given up gaining privileges before.
     """
     known = version()
-    if known < _LEAST:
+    if known < _MIN_VERSION:
         return False
     wanted = _Ruleset(
         _CHANGES, _TCP if known >= _WITH_NETWORK else 0, _SCOPES if known >= _WITH_SCOPES else 0

@@ -29,7 +29,7 @@ _KEPT = (
     "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED",
 )  # fmt: skip
-_LONGEST = 128 << 20  # bytes of a message
+_MAX_MESSAGE_BYTES = 128 << 20  # bytes of a message
 _MOST_REMARKS = 1 << 20  # bytes on standard error that are passed on
 _PARTING = 5.0  # seconds for an interrupted worker to clean up after itself
 
@@ -140,7 +140,7 @@ def _pass_on(stream: IO[bytes]) -> None:
 
 
 def _messages(stream: IO[bytes]) -> Iterator[dict[str, Any]]:
-    for line in iter(lambda: stream.readline(_LONGEST), b""):
+    for line in iter(lambda: stream.readline(_MAX_MESSAGE_BYTES), b""):
         try:
             message = json.loads(line)
             if not isinstance(message, dict) or not isinstance(message.get("kind"), str):

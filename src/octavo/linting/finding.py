@@ -39,7 +39,7 @@ class Finding:
         return self.repair is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "rule": self.rule,
             "severity": self.severity.value,

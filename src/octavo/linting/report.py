@@ -43,7 +43,7 @@ class Lint(Shown):
         return io.save(self.model, path, external_data=external_data)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "model": self.source,
             "target": self.target,

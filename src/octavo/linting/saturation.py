@@ -14,7 +14,7 @@ from octavo.model.graph import query
 from octavo.ops.integer_operators import INTEGER_OPERATORS
 
 _CONVOLUTIONS = {"Conv"} | {op for op, known in INTEGER_OPERATORS.items() if known.computes == "Conv"}
-_MOST = 128  # 255 × 128 = 32640 fits 16 bits, 255 × 129 does not
+_MAX_PAIR_SUM = 128  # 255 × 128 = 32640 fits 16 bits, 255 × 129 does not
 
 
 def rows(weight: npt.NDArray[np.int8], node: ir.Node) -> npt.NDArray[np.int8]:
@@ -51,4 +51,4 @@ def at_risk(weight: npt.NDArray[np.int8], node: ir.Node) -> float:
         return 0.0
     found = pairs(rows(weight, node))
     up, down = np.maximum(found, 0).sum(axis=2), -np.minimum(found, 0).sum(axis=2)
-    return float(np.mean(np.maximum(up, down) > _MOST))
+    return float(np.mean(np.maximum(up, down) > _MAX_PAIR_SUM))

@@ -101,17 +101,17 @@ class View:
 
     @cached_property
     def conversions(self) -> list[ir.Node]:
-        """Every QuantizeLinear and DequantizeLinear."""
+        """Return every QuantizeLinear and DequantizeLinear."""
         return [node for node in self.nodes if is_q(node) or is_dq(node)]
 
     @cached_property
     def quantizers(self) -> list[ir.Node]:
-        """Every QuantizeLinear."""
+        """Return every QuantizeLinear."""
         return [node for node in self.conversions if is_q(node)]
 
     @cached_property
     def dequantizers(self) -> list[ir.Node]:
-        """Every DequantizeLinear."""
+        """Return every DequantizeLinear."""
         return [node for node in self.conversions if is_dq(node)]
 
     @cached_property

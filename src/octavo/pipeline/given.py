@@ -40,7 +40,7 @@ def quantize(
         elif (wanted is not None and name not in wanted) or (
             op_types is not None and node.op_type not in op_types
         ):
-            refused[name] = "not among those asked for"
+            refused[name] = "not among those requested"
     plan = planning.build(model, GivenPolicy(replace(given, refused=refused), find_target("ort-cpu")))
     if not plan.nodes:
         raise ModelError(f"{io.describe(model)} has no Conv or MatMul that can be quantized.")

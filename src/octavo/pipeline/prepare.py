@@ -36,7 +36,7 @@ class PreparedModel:
     report: PrepareReport
     float_bytes: int
     source: io.ModelSource
-    fingerprint: str | None = None  # of the float model, where it was asked for
+    fingerprint: str | None = None  # of the float model, where it was requested
 
     def copy(self) -> PreparedModel:
         """The same with a model of its own, which a run may change; weights are shared."""

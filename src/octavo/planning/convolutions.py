@@ -12,8 +12,8 @@ from octavo.ops import rule_of
 from octavo.planning.weights import size_of, weight_of
 from octavo.targets import Target
 
-_LARGE = 64 * 64  # outputs per channel; from here on a first Conv needs more work per output
-_CHEAP = 0.02  # share of the multiplications of all convolutions; below it int8 saves next to nothing
+_LARGE_MAP = 64 * 64  # outputs per channel; from here on a first Conv needs more work per output
+_CHEAP_SHARE = 0.02  # share of the multiplications of all convolutions; below it int8 saves next to nothing
 
 
 def conv_refusal(node: ir.Node, target: Target) -> str | None:
@@ -51,7 +51,7 @@ def _is_thin_start(conv: ir.Node, target: Target) -> bool:
     dims = [d or 1 for d in query.shape(conv.inputs[1]) or ()]
     sides = (query.shape(conv.outputs[0]) or (None,) * 3)[2:]
     known = [side for side in sides if side is not None]
-    large = len(known) < len(sides) or math.prod(known) >= _LARGE
+    large = len(known) < len(sides) or math.prod(known) >= _LARGE_MAP
     least = max(
         target.placement.convolutions.first_min_work,
         target.placement.convolutions.large_first_min_work if large else 0,
@@ -80,7 +80,7 @@ def _is_answer(conv: ir.Node, target: Target) -> bool:
             if query.subgraphs(consumer) or _is_layer(consumer, target):
                 return False
             todo.extend(consumer.outputs)
-    return any(value.is_graph_output() for value in seen) and _share(conv) <= _CHEAP
+    return any(value.is_graph_output() for value in seen) and _share(conv) <= _CHEAP_SHARE
 
 
 def _share(conv: ir.Node) -> float:

@@ -25,7 +25,7 @@ from octavo.errors import RecipeError, closest
 from octavo.model.graph import query
 
 
-def kept_float(recipe: Recipe, model: ir.Model) -> dict[str, str]:
+def kept_in_float(recipe: Recipe, model: ir.Model) -> dict[str, str]:
     """Return the tensors that overrides keep float, with the reason that the plan gives for it."""
     found: dict[str, str] = {}
     for override in recipe.overrides:

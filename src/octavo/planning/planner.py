@@ -19,7 +19,7 @@ def build(model: ir.Model, policy: Policy, avoid: Avoid | None = None) -> Plan:
     """
     recipe, everything = policy.recipe, list(query.nodes(model))
     selection = Selection(everything, recipe, meta.of(model).op_types)
-    kept = Avoid(tensors=overrides.kept_float(recipe, model))
+    kept = Avoid(tensors=overrides.kept_in_float(recipe, model))
     nodes = policy.walked(model, everything)
     state = State(model, nodes, selection, avoid.and_also(kept) if avoid is not None else kept)
     policy.begin(state)

@@ -1,6 +1,6 @@
 """Which nodes a recipe means: names, globs, ``re:…``, ``op:…``, ``between:a,b`` and callables.
 
-A pattern that matches nothing is an error: it is a typing mistake or a wish for another model.
+A pattern that matches nothing is an error: it is a typing mistake, or meant for another model.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Selection:
         if name in self._excluded:
             return f"excluded by {_text(self._excluded[name])}"
         if self._included is not None and name not in self._included:
-            return "not among the nodes asked for"
+            return "not among the requested nodes"
         if self._op_types is not None and not self._op_types:
             return "nothing is to be quantized"
         if self._op_types is not None and node.op_type not in self._op_types:
-            return "not among the op types asked for"
+            return "not among the requested op types"
         return None
 
     def matches(self, pattern: Pattern, *, folded: bool = False) -> set[str]:

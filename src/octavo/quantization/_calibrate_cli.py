@@ -39,7 +39,7 @@ _MOST_BYTES = 1 << 28  # of a file of parameters
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the flags."""
     made = argparse.ArgumentParser(
         prog="python -m octavo.quantization.calibrate",
         description=(

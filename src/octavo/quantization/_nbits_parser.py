@@ -27,7 +27,7 @@ def _switch(text: str) -> bool:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the flags."""
     made = argparse.ArgumentParser(
         prog="python -m octavo.quantization.matmul_nbits_quantizer",
         description="Quantize the weights of MatMul and Gather nodes to 2, 4 or 8 bits, block by block.",
@@ -44,9 +44,7 @@ def parser() -> argparse.ArgumentParser:
     add("-v", "--verbose", action="store_true", help="say what stays float, and why")
     add("--nodes_to_exclude", nargs="+", default=[], metavar="NODE", help="nodes that stay float")
     add("--nodes_to_include", nargs="+", default=None, metavar="NODE", help="quantize these nodes alone")
-    add(
-        "--quant_format", default="QOperator", choices=("QOperator", "QDQ"), help="the spelling of the result"
-    )
+    add("--quant_format", default="QOperator", choices=("QOperator", "QDQ"), help="the format of the result")
     add("--op_types_to_quantize", nargs="+", default=["MatMul"], choices=("MatMul", "Gather"), metavar="OP",
         help="MatMul, Gather (default: MatMul)")  # fmt: skip
     add("--quant_axes", nargs="+", type=parse_key_value_pair, metavar="OP:AXIS",

@@ -96,7 +96,7 @@ def _refusal(weight: ir.TensorProtocol | None) -> str | None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the flags."""
     made = argparse.ArgumentParser(
         prog="python -m octavo.quantization.matmul_bnb4_quantizer",
         description="Quantize the weights of MatMul nodes to the 4-bit types of bitsandbytes.",

@@ -129,7 +129,7 @@ class MatMulNBitsQuantizer:
             self.node_quantizer = NVAWQWeightOnlyQuantizer(algo_config)
 
     def request(self) -> NBits:
-        """What is asked for, in Octavo's words."""
+        """Return the request as Octavo states it."""
         config = self.algo_config
         kind = config.algorithm
         group = kind in ("RTN", "k_quant", "GPTQ")

@@ -87,11 +87,11 @@ class ONNXModel:
             self._named_nodes.drop(node.name, node)
 
     def add_node(self, node: NodeProto) -> None:
-        """Append a node."""
+        """Append one node."""
         self.add_nodes([node])
 
     def add_nodes(self, nodes_to_add: Iterable[NodeProto]) -> None:
-        """Append nodes."""
+        """Append several nodes."""
         before = len(self.model.graph.node)
         self.model.graph.node.extend(nodes_to_add)
         for node in self.model.graph.node[before:]:
@@ -205,7 +205,7 @@ class ONNXModel:
     # Initializers and values
 
     def initializer_extend(self, inits: Iterable[TensorProto]) -> None:
-        """Append initializers."""
+        """Append several initializers."""
         self.model.graph.initializer.extend(inits)
         self._initializers.forget()
 

@@ -19,7 +19,7 @@ __all__ = ["main", "parse_arguments", "quant_pre_process"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the flags."""
     made = argparse.ArgumentParser(
         prog="python -m octavo.quantization.preprocess",
         description="Prepare a float model for quantization: shapes, optimization, opset.",

@@ -120,7 +120,7 @@ def _type(tensor: str, name: Any) -> QuantType:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the flags."""
     made = argparse.ArgumentParser(
         prog="python -m octavo.quantization.static_quantize_runner",
         description="Quantize a model statically; the data are test_data_set_N/input_K.pb beside it.",

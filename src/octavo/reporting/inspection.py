@@ -55,7 +55,7 @@ class Inspection(Shown):
         return str(load_entry("octavo.reporting", "inspection_table:inspection_line")(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "opset": self.opset,
             "ir_version": self.ir_version,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from octavo.reporting.summary import Outcome, compressed_lines, headline, kept_float, sizes, type_lines
+from octavo.reporting.summary import Outcome, compressed_lines, headline, kept_in_float, sizes, type_lines
 from octavo.reporting.text import clean, printable, some, tally
 
 _LISTED_REASONS = 12  # for keeping nodes in float
@@ -17,7 +17,7 @@ def result_html(result: Outcome) -> str:
     rows = "".join(
         f"<tr><td>{group.count}</td><td>{_text(tally(group.op_types))}</td><td>{_text(group.reason)}</td>"
         f"<td>{_text(some(group.nodes))}</td></tr>"
-        for group in kept_float(plan.skipped)[:_LISTED_REASONS]
+        for group in kept_in_float(plan.skipped)[:_LISTED_REASONS]
     )
     head = "<tr><th>nodes</th><th>op types</th><th>kept in float because</th><th>names</th></tr>"
     table = f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>" if rows else ""

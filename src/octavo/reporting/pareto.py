@@ -20,7 +20,7 @@ from octavo.reporting.text import clean, size
 WIDE, NARROW = 720, 360  # pixels: for a window, and for a phone
 HEIGHT = 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 20, 24, 44
-_SMALLEST, _LARGEST = 4.0, 11.0  # radius of a dot
+_SMALLEST_DOT, _LARGEST_DOT = 4.0, 11.0  # radius of a dot
 _BEYOND = 3.0  # dB beyond all others at which an infinite SQNR is drawn
 _FONT = 12
 _DIRECTIONS = [(math.cos(a * math.pi / 4), math.sin(a * math.pi / 4)) for a in (-2, -1, -3, 0, 4, 1, 3, 2)]
@@ -85,7 +85,7 @@ def front_svg(data: Mapping[str, Any], width: int = WIDE) -> str:
         (
             across.at(dot.speed),
             up.at(dot.decibels),
-            _SMALLEST + (_LARGEST - _SMALLEST) * math.sqrt(dot.bytes / largest),
+            _SMALLEST_DOT + (_LARGEST_DOT - _SMALLEST_DOT) * math.sqrt(dot.bytes / largest),
         )
         for dot in found
     ]

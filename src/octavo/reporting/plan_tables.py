@@ -12,7 +12,7 @@ from octavo.reporting.summary import (
     compressed_lines,
     fused_line,
     headline,
-    kept_float,
+    kept_in_float,
     kept_lines,
     type_text,
 )
@@ -112,7 +112,7 @@ def plan_markdown(plan: Plan) -> str:
         parts += ["## Quantized", markdown_table(nodes, ["node", "op type", "becomes"])]
     kept = [
         [n.node, n.op_type, n.reason]
-        for group in kept_float(plan.skipped)
+        for group in kept_in_float(plan.skipped)
         for n in plan.skipped
         if n.reason == group.reason
     ]

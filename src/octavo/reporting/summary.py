@@ -75,7 +75,7 @@ class Kept:
         return f"{tally(self.op_types)}: {clean(self.reason, 400)} ({some(self.nodes)})"
 
 
-def kept_float(skipped: Iterable[Skipped]) -> list[Kept]:
+def kept_in_float(skipped: Iterable[Skipped]) -> list[Kept]:
     """Return what is kept in float, by reason, the most frequent first."""
     groups: dict[str, list[Skipped]] = {}
     for node in skipped:
@@ -229,7 +229,7 @@ def kept_lines(plan: Plan) -> list[str]:
     """Return ``3 kept in float:`` and a line for each reason."""
     if not plan.skipped:
         return ["nothing kept in float"] if plan.nodes else []
-    groups = kept_float(plan.skipped)
+    groups = kept_in_float(plan.skipped)
     if len(groups) == 1:
         return [f"{len(plan.skipped)} kept in float: {groups[0]}"]
     lines = [f"{len(plan.skipped)} kept in float:", *(f"  {group}" for group in groups[:_LISTED_REASONS])]
@@ -255,7 +255,7 @@ def markdown(result: Outcome, title: str = "Quantization report") -> str:
     ]
     kept = [
         [group.count, tally(group.op_types), group.reason, some(group.nodes, 10)]
-        for group in kept_float(plan.skipped)
+        for group in kept_in_float(plan.skipped)
     ]
     notes = dict.fromkeys((*plan.notes, *result.notes, *type_lines(result)))
     parts = [f"# {escaped(title)}", markdown_table(rows, ["what", "value"])]

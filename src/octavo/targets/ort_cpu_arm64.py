@@ -6,7 +6,7 @@ from octavo.core.qtypes import INT8
 from octavo.core.recipe import W8, DynamicScheme
 from octavo.core.scheme import Scheme
 from octavo.targets.defaults import STATIC
-from octavo.targets.ort_cpu_vnni import FLOOR, HARD_SWISH, MANY, ORT_CPU_VNNI
+from octavo.targets.ort_cpu_vnni import FLOOR_RULE, HARD_SWISH_RULE, MANY_THREADS_RULE, ORT_CPU_VNNI
 
 ORT_CPU_ARM64 = replace(
     ORT_CPU_VNNI,
@@ -34,7 +34,9 @@ ORT_CPU_ARM64 = replace(
             "convolutions are fastest with int8 weights of zero point 0",
         ),
         placement=tuple(
-            line for line in ORT_CPU_VNNI.documentation.placement if line not in (HARD_SWISH, FLOOR, MANY)
+            line
+            for line in ORT_CPU_VNNI.documentation.placement
+            if line not in (HARD_SWISH_RULE, FLOOR_RULE, MANY_THREADS_RULE)
         ),
         sources=(
             "onnxruntime's documentation on the choice of data types: signed with signed on ARM64",

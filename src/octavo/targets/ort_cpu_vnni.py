@@ -30,9 +30,13 @@ _FUSED = frozenset(
     }
 )  # fmt: skip
 
-HARD_SWISH = "HardSwish as a product of integers: its gate is its input, clipped and read with another scale"
-FLOOR = "a floor under causally masked scores: their exp would be a subnormal float, which makes Softmax slow"
-MANY = (
+HARD_SWISH_RULE = (
+    "HardSwish as a product of integers: its gate is its input, clipped and read with another scale"
+)
+FLOOR_RULE = (
+    "a floor under causally masked scores: their exp would be a subnormal float, which makes Softmax slow"
+)
+MANY_THREADS_RULE = (
     "with 12 threads and more: first layers with little work quantized too, and Add before LayerNormalization"
 )
 
@@ -144,9 +148,9 @@ ORT_CPU_VNNI = Target(
             "a linear layer behind a gate reads its input as a high and a low part of 8 bits, scaled by row",
             "the sum in front of a LayerNormalization as Sum: the runtime fuses an Add with it, which"
             " is slower",
-            HARD_SWISH,
-            FLOOR,
-            MANY,
+            HARD_SWISH_RULE,
+            FLOOR_RULE,
+            MANY_THREADS_RULE,
         ),
         preparation=("batch normalization folded", "constants computed", "Gelu and LayerNormalization fused"),
         sources=(

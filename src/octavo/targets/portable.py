@@ -5,7 +5,7 @@ from dataclasses import replace
 from octavo.core.recipe import W8
 from octavo.targets.defaults import STATIC
 from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
-from octavo.targets.ort_cpu_vnni import HARD_SWISH
+from octavo.targets.ort_cpu_vnni import HARD_SWISH_RULE
 
 PORTABLE = replace(
     ORT_CPU_AVX2,
@@ -21,7 +21,7 @@ PORTABLE = replace(
     runs_here=True,
     documentation=replace(
         ORT_CPU_AVX2.documentation,
-        placement=tuple(line for line in ORT_CPU_AVX2.documentation.placement if line != HARD_SWISH),
+        placement=tuple(line for line in ORT_CPU_AVX2.documentation.placement if line != HARD_SWISH_RULE),
         sources=("the intersection of the other sheets of ONNX Runtime's CPU provider",),
     ),
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from octavo.core.recipe import W8
 from octavo.targets.defaults import STATIC
 from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
-from octavo.targets.ort_cpu_vnni import FLOOR, HARD_SWISH, MANY
+from octavo.targets.ort_cpu_vnni import FLOOR_RULE, HARD_SWISH_RULE, MANY_THREADS_RULE
 
 WEB = replace(
     ORT_CPU_AVX2,
@@ -30,7 +30,9 @@ WEB = replace(
             *ORT_CPU_AVX2.documentation.limits[:3],
         ),
         placement=tuple(
-            line for line in ORT_CPU_AVX2.documentation.placement if line not in (HARD_SWISH, FLOOR, MANY)
+            line
+            for line in ORT_CPU_AVX2.documentation.placement
+            if line not in (HARD_SWISH_RULE, FLOOR_RULE, MANY_THREADS_RULE)
         ),
         sources=(
             "WebAssembly relaxed SIMD: the dot product of 8-bit by 7-bit integers",

@@ -17,7 +17,10 @@ from octavo.targets import Target
 from octavo.targets.defaults import DEFAULT_STEPS
 
 REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
-FEW, MANY = 3, 16  # convolutions of a graph: with so many the first one may stay float, or the first two
+FEW_CONVOLUTIONS, MANY_CONVOLUTIONS = (
+    3,
+    16,
+)  # convolutions of a graph: with so many the first one may stay float, or the first two
 AVERAGED = MinMax(average=True)  # one odd sample of a hundred can make ranges five times as wide
 _SHIFTS = "bias-correction"
 _GROUPS = (
@@ -166,7 +169,11 @@ def without_first(candidate: Candidate, plan: Plan, model: ir.Model) -> list[Can
         planned = plan.nodes.get(node.name or "")
         if planned is not None and planned.op_type == "Conv":
             found.setdefault(node.graph, []).append(node.name or "")
-    firsts = [names[: 2 if len(names) >= MANY else 1] for names in found.values() if len(names) >= FEW]
+    firsts = [
+        names[: 2 if len(names) >= MANY_CONVOLUTIONS else 1]
+        for names in found.values()
+        if len(names) >= FEW_CONVOLUTIONS
+    ]
     nodes = [name for names in firsts for name in names]
     if not nodes:
         return []

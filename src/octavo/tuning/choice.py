@@ -37,13 +37,13 @@ from octavo.evaluation.timing.latency import Ratio
 from octavo.tuning.trial import ALIKE, UNKNOWN, Demands, Trial
 
 NOISE = 0.1  # speeds that differ by more are not the same, however wide their intervals
-GOOD, ENOUGH = 30.0, 40.0  # dB beyond which more is worth less, and nothing
+GOOD_DECIBELS, ENOUGH_DECIBELS = 30.0, 40.0  # dB beyond which more is worth less, and nothing
 PER_DB, PER_DB_MORE = 0.03, 0.01  # of ln(speed)
 PER_AGREEMENT = 3.0
 FEW_PLACES = 200  # an agreement that was counted in so many places has half its weight
 PER_SIZE = 0.3
 LOSS_BESIDE_FLOAT = 0.25  # beside the float model what is lost weighs less: what meets the floor can be used
-LITTLE = 0.015  # of fidelity and size, half a decibel: what the samples held back do not tell apart
+SMALL_DIFFERENCE = 0.015  # of fidelity and size, half a decibel: what the samples held back do not tell apart
 IDLE = ALIKE  # what a trial is worth less that runs float: what may be noise between two sessions of it
 
 
@@ -74,7 +74,7 @@ def worth(trial: Trial, demands: Demands, unchanged: Unchanged) -> float:
     if demands.min_speed < 1:
         gain = max(gain, 0.0)
     if not demands.settles_fidelity:
-        ideal = replace(trial, sqnr_db=ENOUGH, agreement=None if trial.agreement is None else 1.0)
+        ideal = replace(trial, sqnr_db=ENOUGH_DECIBELS, agreement=None if trial.agreement is None else 1.0)
         gain -= (closeness(ideal) - closeness(trial)) * LOSS_BESIDE_FLOAT
     return gain + PER_SIZE * math.log(unchanged.bytes / trial.bytes if trial.bytes else 1.0)
 
@@ -99,8 +99,8 @@ def closeness(trial: Trial) -> float:
     decibels = trial.sqnr_db if trial.sqnr_db is not None else 0.0
     same = trial.agreement if trial.agreement is not None else 1.0
     trust = trial.places / (trial.places + FEW_PLACES)
-    good = max(min(decibels, GOOD), -200.0)
-    more = min(max(decibels - GOOD, 0.0), ENOUGH - GOOD)
+    good = max(min(decibels, GOOD_DECIBELS), -200.0)
+    more = min(max(decibels - GOOD_DECIBELS, 0.0), ENOUGH_DECIBELS - GOOD_DECIBELS)
     return (1 - trust) * (PER_DB * good + PER_DB_MORE * more) + PER_AGREEMENT * trust * same
 
 
@@ -144,14 +144,14 @@ def _promise(trial: Trial) -> str:
 def _simplest(rivals: Sequence[Trial]) -> Trial:
     """The best by fidelity and size; of those that are hardly any worse, the one of fewest steps."""
     highest = max(map(standing, rivals))
-    near = [trial for trial in rivals if standing(trial) >= highest - LITTLE]
+    near = [trial for trial in rivals if standing(trial) >= highest - SMALL_DIFFERENCE]
     return min(near, key=lambda trial: (len(trial.candidate.recipe.steps), -standing(trial)))
 
 
 def _good(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged | None) -> list[Trial]:
     """The trials that meet the demands; only those that do not owe it to the noise, if there are any."""
     good = [trial for trial in trials if missed(trial, demands, unchanged) is None]
-    good = [trial for trial in good if not _in_vain(trial, good)]
+    good = [trial for trial in good if not _gains_nothing(trial, good)]
     return [trial for trial in good if not _is_doubtful(trial, demands)] or good
 
 
@@ -162,7 +162,7 @@ def _is_doubtful(trial: Trial, demands: Demands) -> bool:
     return speed(trial) < demands.min_speed * (1 + ALIKE) and trial.speed.low < demands.min_speed
 
 
-def _in_vain(trial: Trial, good: Sequence[Trial]) -> bool:
+def _gains_nothing(trial: Trial, good: Sequence[Trial]) -> bool:
     """Whether a trial is no faster than the one that it was to outrun, which meets the demands too."""
     return any(other.name == trial.candidate.faster_than and alike(other, trial) for other in good)
 
@@ -195,7 +195,7 @@ def could_win(
         return True
     answers = best if hoped.agreement is None else hoped
     same = None if answers.agreement is None else 1.0
-    exact = replace(hoped, sqnr_db=ENOUGH, agreement=same, places=answers.places)
+    exact = replace(hoped, sqnr_db=ENOUGH_DECIBELS, agreement=same, places=answers.places)
     return value(exact, demands) > value(best, demands) + by
 
 

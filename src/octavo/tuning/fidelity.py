@@ -48,7 +48,7 @@ class Part:
     unit: bool = False  # vectors that are compared by direction
 
     def of(self, answers: Answers, expected: Answers) -> F64:
-        """Its numbers."""
+        """Return its numbers."""
         found = answers[self.output].astype(np.float64)
         if self.unit:
             direction: F64 = found / np.maximum(np.linalg.norm(found, axis=-1, keepdims=True), 1e-30)
@@ -70,7 +70,7 @@ class RowPart:
         return f"{self.output} (rows that are read)"
 
     def of(self, answers: Answers, expected: Answers) -> F64:
-        """Its numbers."""
+        """Return its numbers."""
         found = answers[self.output]
         if found.shape != expected[self.output].shape:
             return found.astype(np.float64)
@@ -91,7 +91,7 @@ class BoxPart:
         return f"{self.reader.scores} (scores)" if self.is_scores else f"{self.reader.boxes} (boxes)"
 
     def of(self, answers: Answers, expected: Answers) -> F64:
-        """Its numbers."""
+        """Return its numbers."""
         found = []
         for row in range(len(answers[self.reader.boxes])):
             boxes, scores = self.reader.table(answers, row)

@@ -142,7 +142,7 @@ def speeds(
 ) -> list[Ratio]:
     """How many times as fast as the reference each model is; all take turns, until the intervals tell.
 
-    Unless several threads are asked for, processor time of one thread is counted. Where other programs take
+    Unless several threads are requested, processor time of one thread is counted. Where other programs take
     the cores it is so in any case, and a ``note`` says so.
     """
     if threads is not None and threads > 1:

@@ -162,7 +162,7 @@ class TrialRunner:
         return pipeline.quantize(self.prepared, data, recipe, self.target, run)
 
     def _complete(self, candidate: Candidate) -> None:
-        """Measure tensors that no trial has asked for before: one that stays float moves where ranges sit."""
+        """Measure tensors that no trial has requested before: one that stays float moves where ranges sit."""
         needs = self.plan(candidate.recipe).needs()
         known = self.stats if self.stats is not None else {}
         lacking = {name: method for name, method in needs.items() if name not in known}

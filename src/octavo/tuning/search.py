@@ -166,7 +166,7 @@ class _Search:
         self.best: Trial | None = None  # so far, of those that meet the demands
 
     def run(self) -> None:
-        """All trials."""
+        """Return all trials."""
         runner, static = self.runner, self._static()
         first = runner.try_all(static[:1])
         if first:
@@ -277,7 +277,7 @@ class _Search:
         return max(found, key=lambda trial: choice.value(trial, self.demands), default=None)
 
     def _layers(self) -> tuple[Layer, ...]:
-        """Of a trial without steps: those that shift scales between layers leave no float tensor to feed."""
+        """Return the layers of a trial without steps: those that shift scales leave no float tensor to feed."""
         plain = self._start(steps=False)
         try:
             return self.runner.layers(plain) if plain is not None else ()

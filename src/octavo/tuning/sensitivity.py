@@ -30,7 +30,7 @@ class Layer:
     sqnr_db: float  # of its result, on float inputs
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {"node": self.node, "op_type": self.op_type, "sqnr_db": self.sqnr_db}
 
 

@@ -159,7 +159,7 @@ class Demands:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         drop = str(self.max_drop) if self.max_drop is not None else None
         return {
             "min_speed": self.min_speed,
@@ -189,7 +189,7 @@ class Trial(Shown):
 
     @property
     def name(self) -> str:
-        """The candidate's."""
+        """Return the candidate's name."""
         return self.candidate.name
 
     def __str__(self) -> str:
@@ -203,7 +203,7 @@ class Trial(Shown):
         return self.result is not None and not self.result.plan.nodes
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "name": self.name,
             "idea": self.candidate.idea,

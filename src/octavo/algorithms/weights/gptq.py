@@ -38,7 +38,7 @@ class Gptq:
     quick: ClassVar[bool] = False
 
     def blocks(self, rows: Array, scheme: BlockScheme, inputs: Array | None = None) -> Blocks:
-        """Quantize rows."""
+        """Quantize rows, block by block."""
         if inputs is None:
             raise DataError("GPTQ needs the inputs of each layer; pass calibration data.")
         products = inputs

@@ -34,7 +34,7 @@ class Hqq:
     quick: ClassVar[bool] = False
 
     def blocks(self, rows: Array, scheme: BlockScheme, inputs: Array | None = None) -> Blocks:
-        """Quantize rows."""
+        """Quantize rows, block by block."""
         if scheme.symmetric:
             raise RecipeError("HQQ moves zero points, and symmetric weights have none; choose asymmetric.")
         return by_rows(rows, scheme, lambda tiles, real: self._solve(tiles, real, scheme, rows.dtype))

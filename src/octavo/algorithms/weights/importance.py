@@ -37,7 +37,7 @@ class Importance:
     quick: ClassVar[bool] = False
 
     def blocks(self, rows: Array, scheme: BlockScheme, inputs: Array | None = None) -> Blocks:
-        """Quantize rows."""
+        """Quantize rows, block by block."""
         if inputs is None:
             raise DataError("The importance of input channels comes from calibration data; pass some.")
         weight = _for_blocks(inputs, scheme)

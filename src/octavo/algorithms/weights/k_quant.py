@@ -36,7 +36,7 @@ class KQuant:
     quick: ClassVar[bool] = False
 
     def blocks(self, rows: Array, scheme: BlockScheme, inputs: Array | None = None) -> Blocks:
-        """Quantize rows."""
+        """Quantize rows, block by block."""
         return by_rows(rows, scheme, lambda tiles, real: self._solve(tiles, real, scheme, rows.dtype))
 
     def _solve(self, tiles: Array, real: Array, scheme: BlockScheme, dtype: np.dtype[np.generic]) -> Solved:

@@ -1,4 +1,4 @@
-"""Round to nearest, in two spellings that differ in where the ends of a block's range go.
+"""Round to nearest, in two variants that differ in where the ends of a block's range go.
 
 ``Rtn``: the range, widened to hold zero and shrunk by ``ratio``, is spread over all integers
 (:mod:`octavo.core.affine`).
@@ -30,7 +30,7 @@ class Rtn:
     quick: ClassVar[bool] = True
 
     def blocks(self, rows: Array, scheme: BlockScheme, inputs: Array | None = None) -> Blocks:
-        """Quantize rows."""
+        """Quantize rows, block by block."""
         return by_rows(rows, scheme, lambda tiles, _: spread(tiles, scheme, rows.dtype, self.ratio))
 
 
@@ -42,7 +42,7 @@ class Furthest:
     quick: ClassVar[bool] = True
 
     def blocks(self, rows: Array, scheme: BlockScheme, inputs: Array | None = None) -> Blocks:
-        """Quantize rows."""
+        """Quantize rows, block by block."""
         return by_rows(rows, scheme, lambda tiles, _: furthest(tiles, scheme, rows.dtype))
 
 

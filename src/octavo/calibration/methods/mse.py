@@ -23,7 +23,7 @@ F64 = npt.NDArray[np.float64]
 _COARSE: F64 = np.geomspace(2.0**-8, 1.0, 65)
 _FINE: F64 = np.linspace(float(_COARSE[0] / _COARSE[1]), float(_COARSE[1] / _COARSE[0]), 17)
 
-_FEW, _MANY = 512, 2048  # bins
+_COARSE_BINS, _FINE_BINS = 512, 2048  # bins
 
 
 class Values(Protocol):
@@ -72,8 +72,8 @@ class _Search:
     high: float
 
     def __post_init__(self) -> None:
-        self._few = self.spread.coarse(_FEW)
-        self._many = self.spread.coarse(_MANY)
+        self._few = self.spread.coarse(_COARSE_BINS)
+        self._many = self.spread.coarse(_FINE_BINS)
         self._limits = (self.low, self.high)
 
     def best(self, end: float, finely: bool, *, both: bool = False) -> float:

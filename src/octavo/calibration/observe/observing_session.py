@@ -107,7 +107,7 @@ class ObservingSession:
         found.add(outputs, row, index, number)
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Discard what was observed."""
         self._accumulators = None
 
     def states(self) -> dict[str, State]:

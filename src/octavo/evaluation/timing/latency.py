@@ -24,7 +24,7 @@ MIN_SECONDS = 0.02  # of one measurement; shorter calls are repeated, for the cl
 MIN_ROUNDS, MAX_ROUNDS = 9, 400  # fewer rounds give no useful interval, more do not narrow it
 WARM_UP = 3  # calls before anything is measured
 WIDEST_INTERVAL = 0.25  # half of an interval, in ln(speed): ± 28 %. A wider one does not tell fast from slow
-LONGEST = 3.0  # times the seconds given, where the interval does not tell before
+MAX_TIME_FACTOR = 3.0  # times the seconds given, where the interval does not tell before
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def interleaved(
     In a round each is called once (or often enough for the clock), in an order that rotates. Rounds go on
     until ``seconds`` are over, and are at least ``MIN_ROUNDS``. With a ``precision`` (half an interval of
     each ratio to the first call, in ln(speed)) they end as soon as that is reached, and go on for up to
-    ``LONGEST`` times the seconds where it is not. ``progress`` gets the seconds so far and how many it will
+    ``MAX_TIME_FACTOR`` times the seconds where it is not. ``progress`` gets the seconds so far and how many it will
     be, or the rounds where the precision decides.
     """
     for call in calls:
@@ -137,7 +137,7 @@ def interleaved(
     taken: list[list[float]] = [[] for _ in calls]
     order = list(range(len(calls)))
     begun = time.monotonic()
-    end = begun + seconds * (1.0 if precision is None else LONGEST)
+    end = begun + seconds * (1.0 if precision is None else MAX_TIME_FACTOR)
     check = MIN_ROUNDS
     for number in range(MAX_ROUNDS):
         if number >= MIN_ROUNDS and time.monotonic() > end:

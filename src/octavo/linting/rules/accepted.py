@@ -81,9 +81,9 @@ def refused_operand(view: View) -> Iterator[Fault]:
             )
 
 
-@rule("OCT504", _ERROR, "A quantized operator is spelled in a style that the target does not take")
+@rule("OCT504", _ERROR, "A quantized operator has a format that the target does not take")
 def refused_style(view: View) -> Iterator[Fault]:
-    """QLinear… and …Integer operators are ONNX Runtime's affair, mostly."""
+    """Other runtimes read QLinear… and …Integer operators in part or not at all."""
     target = view.target
     for node in view.nodes:
         op = node.op_type

@@ -1,4 +1,4 @@
-"""OCT2…: biases."""
+"""OCT2…: biases that a kernel would read wrongly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octavo.model.graph import query
 
 _TOLERANCE = 1e-3  # of a bias scale; products in float32 differ by 1e-7
 _HEADROOM = 2**30
-_LIMIT = 2**31 - 1
+_INT32_MAX = 2**31 - 1
 
 
 def _stored_biases(view: View) -> Iterator[tuple[Product, Array]]:
@@ -64,7 +64,7 @@ def _rescaled(product: Product, integers: Array, given: Array, wanted: Array) ->
     zero = query.array(bias.inputs[2]) if len(bias.inputs) > 2 else None
     shifted = integers.astype(np.float64) - (zero.astype(np.float64) if zero is not None else 0.0)
     fresh = np.rint(shifted * given.reshape(-1) / wanted.reshape(-1))
-    if np.abs(fresh).max(initial=0.0) > _LIMIT:
+    if np.abs(fresh).max(initial=0.0) > _INT32_MAX:
         return None
     scale = wanted.astype(np.float32)
     return repairs.rescale(
@@ -95,7 +95,7 @@ def bias_zero_point(view: View) -> Iterator[Fault]:
         if bias is None or params is None or not np.any(params.zeros) or params.scale is None:
             continue
         moved = integers.astype(np.int64) - params.zeros
-        fits = integers.ndim == 1 and np.abs(moved).max(initial=0) <= _LIMIT
+        fits = integers.ndim == 1 and np.abs(moved).max(initial=0) <= _INT32_MAX
         alone = len(bias.outputs[0].consumers()) == 1
         yield Fault(
             name(product.bias_reader),

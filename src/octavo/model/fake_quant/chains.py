@@ -1,4 +1,4 @@
-"""Fake quantization spelled in arithmetic: ``y = c · clip(round(a · x + b)) + d`` in any order of steps.
+"""Fake quantization written as arithmetic: ``y = c · clip(round(a · x + b)) + d`` in any order of steps.
 
 From a Round (or a Floor of something plus a half) the steps are followed both ways. It is fake quantization
 where ``c · a = 1``, ``b`` and ``-d / c`` are the same integer, which is the zero point, and some Clip bounds
@@ -16,8 +16,8 @@ import onnx_ir as ir
 from octavo.model.fake_quant.found import Array, FakeQuant, typed
 from octavo.model.graph import query
 
-_MOST = 8  # steps on either side
-_LIMIT = 1 << 16  # channels
+_MAX_STEPS = 8  # steps on either side
+_MAX_CHANNELS = 1 << 16  # channels
 _STEPS = frozenset({"Add", "Sub", "Mul", "Div", "Clip", "Min", "Max", "Cast", "Identity"})
 
 
@@ -56,7 +56,7 @@ def _before(node: ir.Node) -> list[ir.Node]:
     """The steps in front of a node, the nearest first."""
     found: list[ir.Node] = []
     here = node.inputs[0]
-    while here is not None and len(found) < _MOST:
+    while here is not None and len(found) < _MAX_STEPS:
         maker = here.producer()
         if not _is_step(maker) or maker is None or query.only_reader(here) is None:
             break
@@ -68,7 +68,7 @@ def _before(node: ir.Node) -> list[ir.Node]:
 def _after(node: ir.Node) -> list[ir.Node]:
     found: list[ir.Node] = []
     here = node.outputs[0]
-    while len(found) < _MOST:
+    while len(found) < _MAX_STEPS:
         reader = query.only_reader(here)
         if not _is_step(reader) or reader is None or _operand(reader) is not here:
             break
@@ -97,7 +97,7 @@ def _operand(node: ir.Node) -> ir.Value | None:
 def _through(line: _Line, steps: Sequence[ir.Node]) -> _Line | None:
     for node in steps:
         along = _operand(node)
-        numbers = [query.array(v, limit=_LIMIT) if v is not along else None for v in node.inputs]
+        numbers = [query.array(v, limit=_MAX_CHANNELS) if v is not along else None for v in node.inputs]
         given = next((n.astype(np.float64) for n in numbers if n is not None), None)
         match node.op_type:
             case "Cast" | "Identity":
@@ -128,7 +128,7 @@ def _bound(node: ir.Node, index: int, name: str, default: float) -> Array:
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
         return np.asarray(query.attribute(node, name, default), np.float64)
-    found = query.array(value, limit=_LIMIT)
+    found = query.array(value, limit=_MAX_CHANNELS)
     return np.asarray(np.nan if found is None else found, np.float64)
 
 

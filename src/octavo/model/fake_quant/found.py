@@ -1,4 +1,4 @@
-"""What a spelling of fake quantization says, whatever it looks like."""
+"""The parameters of fake quantization, in whatever form it is written."""
 
 from __future__ import annotations
 

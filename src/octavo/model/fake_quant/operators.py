@@ -4,7 +4,7 @@
 FakeQuant, FakeQuantize                scale and zero point as inputs or attributes, or min and max
 fake_quantize_per_tensor_affine        x, scale, zero point, quant_min, quant_max (also as ATen)
 fake_quantize_per_channel_affine       x, scale, zero point, axis, quant_min, quant_max
-FakeQuantWithMinMaxVars and kin        x, min, max; ``num_bits``, ``narrow_range``; zero nudged to the grid
+FakeQuantWithMinMaxVars and similar    x, min, max; ``num_bits``, ``narrow_range``; zero nudged to the grid
 FakeQuantize with ``levels``           x, input low, input high, output low, output high
 =====================================  =========================================================
 """

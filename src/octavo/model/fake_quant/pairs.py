@@ -12,7 +12,7 @@ from octavo.model.fake_quant.found import Array, FakeQuant, parameters, usable
 from octavo.model.graph import query
 
 _DOMAINS = ("", "com.microsoft")
-_LIMIT = 1 << 28  # scales of a weight in blocks are many
+_MAX_SCALES = 1 << 28  # scales of a weight in blocks are many
 
 
 def is_linear(node: ir.Node | None, op_type: str) -> bool:
@@ -71,7 +71,7 @@ def _limits(clip: ir.Node, params: QParams) -> tuple[int, int] | None:
 
 def linear_parameters(node: ir.Node) -> QParams | None:
     """Return the parameters of a QuantizeLinear or DequantizeLinear where they are constants."""
-    scale = query.array(node.inputs[1], limit=_LIMIT) if len(node.inputs) > 1 else None
+    scale = query.array(node.inputs[1], limit=_MAX_SCALES) if len(node.inputs) > 1 else None
     if scale is None or not usable(scale):
         return None
     given = node.inputs[2] if len(node.inputs) > 2 else None

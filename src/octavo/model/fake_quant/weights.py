@@ -22,7 +22,7 @@ _RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 
 
 def content_of(found: FakeQuant) -> ir.LazyTensor:
-    """The float values that readers of a fake-quantized constant see, computed when they are asked for."""
+    """The float values that readers of a fake-quantized constant see, computed when they are read."""
     tensor = query.constant(found.source)
     if tensor is None:
         raise ValueError(f"{found.source.name!r} is no constant")

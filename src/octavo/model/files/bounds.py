@@ -19,7 +19,7 @@ from octavo.model.graph.inline import MOST_NODES, Key, check_calls
 from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES
 from octavo.model.graph.tensors import ELEMENT_TYPES, byte_size
 
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _LARGEST_TENSOR = 1 << 44
 _MOST_DIGITS = 20
 _SIX = 6
@@ -111,8 +111,8 @@ class _Walk:
 
     def graph(self, graph: onnx.GraphProto, apart: Mapping[str, ByteRange], depth: int = 0) -> None:
         """A graph and what is inside its nodes."""
-        if depth > _DEEPEST:
-            raise ModelError(f"{self.where}: subgraphs are nested more than {_DEEPEST} deep.")
+        if depth > _MAX_DEPTH:
+            raise ModelError(f"{self.where}: subgraphs are nested more than {_MAX_DEPTH} deep.")
         self.count(len(graph.node))
         _check_names(graph, self.where)
         for tensor in graph.initializer:

@@ -22,7 +22,7 @@ from octavo.model.files.mapped import Bytes, DataFile, MappedTensor, own_name
 from octavo.model.files.serialize import innermost
 from octavo.model.graph import meta, query
 from octavo.model.graph.scopes import check_acyclic, in_order
-from octavo.model.graph.tensors import SMALL
+from octavo.model.graph.tensors import SMALL_TENSOR_BYTES
 
 # What onnx-ir and protobuf raise for messages that are well-formed and make no sense.
 _MALFORMED = (ir.serde.SerdeError, ValueError, NotImplementedError, TypeError, KeyError, AttributeError,
@@ -150,7 +150,7 @@ def _from_content(
     if len(content) == 0:
         raise ModelError(f"{where} is empty: this is not an ONNX model.")
     try:
-        parts = wire.split(content.data, SMALL)
+        parts = wire.split(content.data, SMALL_TENSOR_BYTES)
     except wire.WireError as error:
         raise _not_a_model(where, error) from error
     model = _built(_parsed(parts.rest, where), where, folder, lift_constants, parts.weights)

@@ -18,7 +18,7 @@ from octavo.model.graph.scopes import detach
 MOST_NODES = (
     500_000  # of a model, written out: a short chain of functions can describe more than memory holds
 )
-_DEEPEST = 200
+_MAX_DEPTH = 200
 
 Key = tuple[str, str, str]  # domain, name and overload of a function
 
@@ -85,9 +85,9 @@ def check_calls(functions: Mapping[Key, tuple[int, list[Key]]], used: Iterable[K
                 )
             elif key not in sizes:
                 path[key] = None
-                if len(path) > _DEEPEST:
+                if len(path) > _MAX_DEPTH:
                     raise ModelError(
-                        f"{where}: model-local functions call each other more than {_DEEPEST} deep."
+                        f"{where}: model-local functions call each other more than {_MAX_DEPTH} deep."
                     )
                 stack.append((key, True))
                 stack.extend((callee, False) for callee in dict.fromkeys(callees[key]))

@@ -51,7 +51,7 @@ def _note(notes: list[str], count: int, text: str) -> None:
 
 
 def _default_domain(model: ir.Model) -> None:
-    """``ai.onnx`` is another spelling of the empty domain; nodes follow it by themselves."""
+    """``ai.onnx`` is another name of the empty domain; nodes follow it by themselves."""
     for imports in [model.opset_imports, *(f.opset_imports for f in model.functions.values())]:
         if "ai.onnx" in imports:
             version = imports.pop("ai.onnx")
@@ -135,7 +135,7 @@ def _inputs_to_constants(graphs: list[ir.Graph]) -> int:
 
 
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
-    """The content of a ``Constant`` node in any of its spellings."""
+    """The content of a ``Constant`` node in any of its forms."""
     attributes = query.attributes(node)
     if len(attributes) != 1:
         raise ModelError(f"The Constant node {node.name!r} needs one attribute and has {len(attributes)}.")

@@ -12,7 +12,7 @@ from octavo.errors import ModelError
 from octavo.model.graph.query import attributes, graphs, initializers, opset, subgraphs, takes_graphs
 from octavo.model.graph.schema import check_node
 
-_DEEPEST = 64
+_MAX_DEPTH = 64
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
@@ -34,8 +34,8 @@ def check_scopes(model: ir.Model) -> None:
 
 
 def _check_graph(graph: ir.Graph, outer: set[ir.Graph], version: int) -> None:
-    if len(outer) > _DEEPEST:
-        raise ModelError(f"Subgraphs are nested more than {_DEEPEST} deep.")
+    if len(outer) > _MAX_DEPTH:
+        raise ModelError(f"Subgraphs are nested more than {_MAX_DEPTH} deep.")
     visible = outer | {graph}
     for node in graph:
         check_node(node, version)

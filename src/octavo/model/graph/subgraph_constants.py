@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from octavo.model.graph.query import graphs, nodes, subgraphs
 
-MOST = 64 << 20  # bytes; a body's constants have no place in an external file
+MAX_BYTES = 64 << 20  # bytes; a body's constants have no place in an external file
 _FOLDED = frozenset({"Cast", "Mul", "Transpose"})  # of constants: the runtime computes them at load
 _LEAST_IR = 4  # before, an initializer had to be an input too
 
@@ -24,7 +24,7 @@ def sink(model: ir.Model) -> int:
     if not owners or (model.ir_version or 0) < _LEAST_IR:
         return 0
     count = sum(_sink_node(node, owners) for node in reversed(list(model.graph)))
-    room = MOST - _held(model)
+    room = MAX_BYTES - _held(model)
     for value in list(model.graph.initializers.values()):
         home, tensor = _home(value, owners), value.const_value
         if home is None or home is model.graph or tensor is None or tensor.nbytes > room:

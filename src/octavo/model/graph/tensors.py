@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-SMALL = 16 << 10  # bytes; a larger weight stays in its file or message until it is read
+SMALL_TENSOR_BYTES = 16 << 10  # bytes; a larger weight stays in its file or message until it is read
 ELEMENT_TYPES: dict[int, ir.DataType] = {int(kind): kind for kind in ir.DataType}  # by ONNX's number
 _NATIVE: dict[np.dtype[Any], ir.DataType] = {
     np.dtype(kind.numpy()): kind
@@ -117,7 +117,7 @@ def of_message(proto: onnx.TensorProto) -> ArrayTensor | None:
         return None
     dims, (kind, dtype) = tuple(proto.dims), known
     due = math.prod(dims) * dtype.itemsize
-    if not 0 < due <= SMALL or len(content := proto.raw_data) != due:
+    if not 0 < due <= SMALL_TENSOR_BYTES or len(content := proto.raw_data) != due:
         return None
     return ArrayTensor(np.frombuffer(content, dtype).reshape(dims), kind, ir.Shape(dims), proto.name)
 

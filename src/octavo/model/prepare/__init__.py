@@ -1,10 +1,10 @@
-"""Preparing a model for quantization: known shapes, no dead weight, one spelling for one thing.
+"""Preparing a model for quantization: known shapes, no dead weight, one form for one thing.
 
 The passes, in order; each is one small file and does nothing on a model it has already seen::
 
     normalize      the canonical form (octavo.model.graph.normalize)
-    opset          a newer default opset, if asked for
-    runtime        ONNX Runtime's own basic optimization, if asked for
+    opset          a newer default opset, on request
+    runtime        ONNX Runtime's own basic optimization, on request
     shapes         ONNX shape inference
     no-ops         Identity, Dropout in inference, Cast to the same type
     stored         weights stored in integers that run as float, float again

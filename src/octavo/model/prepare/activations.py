@@ -1,4 +1,4 @@
-"""Gelu and HardSwish in the spellings that exporters write."""
+"""Gelu and HardSwish in the forms that exporters write."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _dropout_10(edit: Editor, node: ir.Node) -> None:
 
 @_adapts(12, "Dropout")
 def _dropout_12(edit: Editor, node: ir.Node) -> None:
-    node.attributes.pop("ratio", None)  # without effect outside of training, which is off unless asked for
+    node.attributes.pop("ratio", None)  # without effect outside of training, which is off by default
 
 
 @_adapts(11, "Clip")

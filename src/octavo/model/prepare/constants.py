@@ -27,10 +27,10 @@ from octavo.model.runtime.session import Session
 from octavo.model.runtime.session_inputs import fill
 
 _NEVER = operators.RANDOM | operators.CONVERSIONS_OR_DYNAMIC
-_LARGE = 1 << 20  # bytes
-_GROWTH = 4
+_LARGE_BYTES = 1 << 20  # bytes
+_MAX_GROWTH = 4
 BUDGET = 64 << 20  # bytes that all results may take beyond what goes away
-_LAZY = 16 << 20  # bytes; transposing a weight of this size waits until its content is asked for
+_LAZY_BYTES = 16 << 20  # bytes; transposing a weight of this size waits until its content is read
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -113,7 +113,7 @@ class _Candidates:
             self.widened += 1
             return
         total = sum(size or 0 for size in made)
-        if None in made or total > max(_LARGE, _GROWTH * given):
+        if None in made or total > max(_LARGE_BYTES, _MAX_GROWTH * given):
             return
         # What several nodes read goes away once, so each of them is credited with its share.
         self.growth[node] = total - sum(size // len(value.consumers()) for value, size in sizes.items())
@@ -127,7 +127,7 @@ class _Candidates:
                 continue
             dropped += [user for value in node.outputs for user in value.consumers() if user in self.growth]
             for value in node.inputs:
-                if value is not None and (_bytes(value) or 0) >= _LARGE:
+                if value is not None and (_bytes(value) or 0) >= _LARGE_BYTES:
                     dropped += [user for user in value.consumers() if user in self.growth]
 
     def _keeps_large_input(self, node: ir.Node) -> bool:
@@ -135,7 +135,7 @@ class _Candidates:
         return any(
             value.is_graph_output() or any(user not in self.growth for user in value.consumers())
             for value in node.inputs
-            if value is not None and (_bytes(value) or 0) >= _LARGE
+            if value is not None and (_bytes(value) or 0) >= _LARGE_BYTES
         )
 
 
@@ -231,7 +231,7 @@ def _fold_lazily(edit: Editor) -> int:
         tensor = value.const_value if value is not None and value.is_initializer() else None
         if value is None or tensor is None:
             continue
-        if tensor.nbytes < _LAZY or len(value.uses()) > 1 or node.outputs[0].is_graph_output():
+        if tensor.nbytes < _LAZY_BYTES or len(value.uses()) > 1 or node.outputs[0].is_graph_output():
             continue
         order = query.attribute(node, "perm", tuple(reversed(range(len(tensor.shape)))))
         constant = edit.constant(f"{node.outputs[0].name}", _transposed(tensor, tuple(order)))

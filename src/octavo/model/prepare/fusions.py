@@ -23,7 +23,7 @@ from octavo.model.prepare.opset import upsample_as_resize
 from octavo.model.prepare.patterns import closed
 from octavo.model.prepare.unit import Unit
 
-# Where a search starts: the operator that every spelling of a composition has.
+# Where a search starts: the operator that every form of a composition has.
 MATCHERS: dict[str, Callable[[ir.Node], Unit | None]] = {
     "Erf": gelu,
     "Tanh": gelu,

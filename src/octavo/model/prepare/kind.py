@@ -14,7 +14,7 @@ from octavo.model.prepare.widen import NARROW
 
 
 def describe_kind(model: ir.Model) -> str | None:
-    """Return what is unlike a plain float32 model, or None; a model before preparation is asked for."""
+    """Return what is unlike a plain float32 model, or None; it takes a model before preparation."""
     found: list[str] = []
     counts = query.classify(model)
     if counts.quantized:

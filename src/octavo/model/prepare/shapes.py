@@ -24,7 +24,7 @@ from octavo.model.graph import query
 from octavo.model.graph.tensors import ELEMENT_TYPES, tensor_bytes
 from octavo.model.runtime.session import runtime_ir_limit
 
-_SMALL = 4096  # bytes; constants up to this size are shown to inference, which reads shapes from them
+_SMALL_BYTES = 4096  # bytes; constants up to this size are shown to inference, which reads shapes from them
 _PATIENCE = 300  # seconds for symbolic inference
 _STILL_OPEN = "shapes that only it tells stay open, and what needs them stays float"
 
@@ -71,7 +71,7 @@ def infer_symbolically(model: ir.Model, settings: Mapping[str, int] | None = Non
 
 
 def sympy_is_installed() -> bool:
-    """Whether symbolic inference can be asked for."""
+    """Whether symbolic inference is available."""
     return importlib.util.find_spec("sympy") is not None
 
 
@@ -92,7 +92,7 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
     proto = skeleton(model, runtime_ir_limit())
     for name, value in query.initializers(model.graph).items():
         tensor = content(name, value)
-        if tensor_bytes(tensor) > _SMALL:
+        if tensor_bytes(tensor) > _SMALL_BYTES:
             add_info(proto.graph.input, value)
         else:
             add_tensor(proto.graph, name, tensor)

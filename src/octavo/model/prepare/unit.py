@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 @dataclass(frozen=True)
 class Unit:
-    """Nodes, the last of which makes the result, and the operator that they spell out."""
+    """Nodes, the last of which makes the result, and the operator that they compute."""
 
     op_type: str
     since: int  # the first opset that has the operator

@@ -20,7 +20,7 @@ from octavo.model.prepare.constants import remove_no_ops
 
 WIDE = ir.DataType.FLOAT
 NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
-_LEAST = 4096  # bytes; a smaller weight is not worth a Cast
+_MIN_BYTES = 4096  # bytes; a smaller weight is not worth a Cast
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
@@ -66,7 +66,7 @@ def store_narrow(model: ir.Model) -> int:
         if type(value.const_value) is not ir.LazyTensor or value.is_graph_output():
             continue
         tensor = meta.narrow(value)
-        if tensor is None or tensor.dtype == ir.DataType.DOUBLE or tensor.nbytes < _LEAST:
+        if tensor is None or tensor.dtype == ir.DataType.DOUBLE or tensor.nbytes < _MIN_BYTES:
             continue
         name = f"{value.name}_float"
         cast = edit.node("Cast", [value], {"to": int(WIDE)}, name=name, output=name, dtype=WIDE)

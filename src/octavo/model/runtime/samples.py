@@ -20,7 +20,7 @@ SIZES = (16, 64, 224, 512)  # what to try for an open dimension after the first 
 _PAST = ("past", "cache")
 _SEQUENCE, _SIDE, _SIGNAL = 8, 64, 512
 _SAMPLE_RATE = 16000
-_MOST = 1 << 26  # elements
+_MAX_ELEMENTS = 1 << 26  # elements
 _PIECE = 1 << 20  # elements
 
 
@@ -73,7 +73,7 @@ def _shape(spec: InputSpec, sizes: dict[str, int], size: int | None) -> tuple[in
             shape.append(sizes.setdefault(dim, _guess(spec, dim, axis, size)))
         else:
             shape.append(_guess(spec, "", axis, size))
-    if math.prod(shape) > _MOST:
+    if math.prod(shape) > _MAX_ELEMENTS:
         raise DataError(
             f"The input {spec.name[:200]!r} has the shape {shape[:8]}, more than is made up here; give "
             "samples of your own, or correct the model's input."

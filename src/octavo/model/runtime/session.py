@@ -120,7 +120,7 @@ class Session:
             source = hand_over(model, entries, keep, outputs)
         else:
             if outputs is not None:
-                raise ModelError("Other outputs can be asked for only of a model in memory; load() it first.")
+                raise ModelError("Other outputs can be requested only of a model in memory; load() it first.")
             name = "the model in memory" if isinstance(model, bytes) else str(model)
             source = model if isinstance(model, bytes) else _checked(model, trusted)
         for key, entry in entries.items():
@@ -151,7 +151,7 @@ class Session:
         return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
 
     def end_profile(self) -> Path:
-        """Write the profile that :meth:`open` was asked for; returns its file."""
+        """Write the profile that :meth:`open` was told to; returns its file."""
         return Path(self._inner.end_profiling())
 
     def _fit(self, spec: InputSpec, feeds: Feeds) -> Any:

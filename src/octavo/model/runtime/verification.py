@@ -16,7 +16,9 @@ from octavo.model.runtime.session import NO_SPINNING, Array, Feeds, Session
 from octavo.model.runtime.session_inputs import check
 
 FULL_CHECK = 2000  # nodes; more are checked without the runtime's optimizations
-LARGE = 256 << 20  # bytes; a larger model is checked without a second copy of its weights in another layout
+LARGE_MODEL_BYTES = (
+    256 << 20
+)  # bytes; a larger model is checked without a second copy of its weights in another layout
 
 
 def verify(
@@ -36,7 +38,7 @@ def verify(
     """
     name = io.describe(model) if isinstance(model, ir.Model) else str(model)
     size = nodes if nodes is not None else len(model.graph) if isinstance(model, ir.Model) else 0
-    large = _file_bytes(model) > LARGE if not isinstance(model, ir.Model) else False
+    large = _file_bytes(model) > LARGE_MODEL_BYTES if not isinstance(model, ir.Model) else False
     try:
         check(model)
         if size > FULL_CHECK and feeds is not None and _runs_in_pieces(model, feeds, custom_ops, threads):
@@ -62,7 +64,7 @@ def _runs_in_pieces(
     model: ir.Model | str | Path, feeds: Feeds, custom_ops: Sequence[str | Path], threads: int | None
 ) -> bool:
     """Whether a file's graph runs piece by piece; if it does not, the whole of it tells why."""
-    if isinstance(model, ir.Model) or _file_bytes(model) > LARGE:
+    if isinstance(model, ir.Model) or _file_bytes(model) > LARGE_MODEL_BYTES:
         return False
     proto = onnx.load(str(model), load_external_data=False)
 

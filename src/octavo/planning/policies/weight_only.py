@@ -169,7 +169,7 @@ class WeightOnlyPolicy(Policy):
             return "neither DequantizeLinear nor MatMulNBits runs such blocks here"
         if size not in SIZES:
             raise RecipeError(
-                f"MatMulNBits takes blocks of {', '.join(map(str, SIZES))} values, and {size} was asked for;"
+                f"MatMulNBits takes blocks of {', '.join(map(str, SIZES))} values, not {size};"
                 " choose one of these, or the QDQ format."
             )
         return MATMUL_NBITS if takes else None

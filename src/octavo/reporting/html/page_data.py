@@ -19,7 +19,7 @@ from octavo.reporting.html.graph_drawing import drawing
 from octavo.reporting.html.report_parts import LETTERS, Side
 from octavo.reporting.html.reproduce import settings
 from octavo.reporting.proposal_tables import gain_text
-from octavo.reporting.summary import kept_float
+from octavo.reporting.summary import kept_in_float
 
 VERSION = 1
 EXACT = 200.0  # dB, more than any measured SQNR
@@ -96,7 +96,7 @@ def _source_name(side: Side) -> str | None:
 def _kept(side: Side) -> list[dict[str, Any]]:
     """Return what was kept in float, by reason."""
     skipped = (side.parts.get("quantization") or {}).get("skipped") or ()
-    groups = kept_float([codec.decode(Skipped, dict(one)) for one in skipped])
+    groups = kept_in_float([codec.decode(Skipped, dict(one)) for one in skipped])
     return [
         {"reason": group.reason, "ops": dict(group.op_types), "nodes": list(group.nodes)} for group in groups
     ]
