@@ -277,7 +277,7 @@ class _Search:
         return max(found, key=lambda trial: choice.value(trial, self.demands), default=None)
 
     def _layers(self) -> tuple[Layer, ...]:
-        """Return the layers of a trial without steps: those that shift scales leave no float tensor to feed."""
+        """Return layers of a trial without steps: those that shift scales leave no float tensor to feed."""
         plain = self._start(steps=False)
         try:
             return self.runner.layers(plain) if plain is not None else ()
