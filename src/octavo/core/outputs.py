@@ -1,7 +1,7 @@
 """Which files a run may write: regular files, and never one that it reads, whatever name leads to it.
 
 Both are checked before any work is done. Files are compared by identity (device and inode), so that links,
-other spellings and files within a folder of data are found.
+other forms and files within a folder of data are found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from octavo.errors import OutputError
 
-_DEEPEST = 4  # objects within objects that are looked at: data, batched, adjusted, of a task
+_MAX_DEPTH = 4  # objects within objects that are looked at: data, batched, adjusted, of a task
 _MOST_TEXTS = 100_000  # of a list; a longer one holds texts and not paths
 
 Identity = tuple[int, int]
@@ -63,8 +63,8 @@ def refuse_inputs(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> None
 def paths_within(value: Any, depth: int = 0) -> Iterator[Path]:
     """Every path that a value may stand for; there need not be a file."""
     if isinstance(value, str | os.PathLike):
-        yield from _spelled(os.fspath(value))
-    elif depth >= _DEEPEST:
+        yield from _written(os.fspath(value))
+    elif depth >= _MAX_DEPTH:
         return
     elif isinstance(value, list | tuple | set | frozenset):
         if len(value) <= _MOST_TEXTS:
@@ -90,7 +90,7 @@ class Lazy:
     paths: Callable[[], list[Path]]
 
 
-def _spelled(text: str | bytes) -> Iterator[Path]:
+def _written(text: str | bytes) -> Iterator[Path]:
     """The path itself, the files that it matches as a pattern, and the file of a function."""
     name = os.fsdecode(text)
     if not name:

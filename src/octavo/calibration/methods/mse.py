@@ -2,7 +2,7 @@
 
 Narrower ranges round more finely and clip more. Each end is tried at geometric distances from zero while the
 other is held, then finely around the best. For a symmetric scheme both ends move together. The search reads
-coarser bins; at the end what it found is held against the extremes in all bins.
+coarser bins; at the end what it found is compared with the extremes in all bins.
 """
 
 from __future__ import annotations

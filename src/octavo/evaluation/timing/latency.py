@@ -127,8 +127,8 @@ def interleaved(
     In a round each is called once (or often enough for the clock), in an order that rotates. Rounds go on
     until ``seconds`` are over, and are at least ``MIN_ROUNDS``. With a ``precision`` (half an interval of
     each ratio to the first call, in ln(speed)) they end as soon as that is reached, and go on for up to
-    ``MAX_TIME_FACTOR`` times the seconds where it is not. ``progress`` gets the seconds so far and how many it will
-    be, or the rounds where the precision decides.
+    ``MAX_TIME_FACTOR`` times the seconds where it is not. ``progress`` gets the seconds so far and how
+    many it will be, or the rounds where the precision decides.
     """
     for call in calls:
         for _ in range(WARM_UP):
