@@ -140,65 +140,187 @@ CALIBRATE = {
     "--op_types": "`octavo calibrate --op-types`",
 }
 
-DIFFERENT = (
-    ("An unknown key of `extra_options` is an error that names the closest", "a misspelt key was ignored"),
-    ("`CalibMaxIntermediateOutputs` loses nothing", "samples were dropped"),
-    (
-        "Relu and Clip go only where the quantized range does exactly what they do",
-        "outputs were off by the whole range",
+DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
+    "Numbers": (
+        (
+            "Relu and Clip go only where the quantized range does exactly what they do: not where something else reads their input, where it is an output, or where the range is made symmetric",
+            "they go always; outputs can be off by the whole range",
+        ),
+        (
+            "Entropy never chooses a range whose error could be more than three times that of min-max; with 128 bins, the default, there is nothing to choose, and the ranges are the same",
+            "ranges that clip most of the values with more bins",
+        ),
+        (
+            "`symmetric` counts for Entropy, and a symmetric Percentile is symmetric about 0 where it is asked for; left out, its range ends at the extremes",
+            "ignored; never symmetric about 0",
+        ),
+        (
+            "Histograms have bins whose widths are powers of two, so that the order of samples does not matter: thresholds by Percentile and by Entropy can differ by one bin; `hist` holds the histogram",
+            "bins by the first batch; `hist` holds counts of bins",
+        ),
+        ("`CalibMaxIntermediateOutputs` loses nothing", "samples are dropped"),
+        (
+            "`CalibPercentile` is above 50; what keeps less than half of the values is warned of by tensor",
+            "any number; silence",
+        ),
+        (
+            "An int32 bias leaves room for the sum that it is added to; one that two layers share has the scale of each",
+            "sums can wrap around; both get the integers of the first",
+        ),
+        ("The bias of a QGemm with `alpha` is in its units", "scaled by `alpha` as well"),
+        (
+            "Weights of rank 3 and more have one scale with `per_channel`, as the kernels need it; a stack of matrices with leading axes of one is a matrix",
+            "a scale along the wrong axis; models that fail",
+        ),
+        (
+            "`per_channel` in QOperator with `WeightSymmetric` off: Conv has zero points of 0, the only ones that its kernel takes",
+            "models that do not run",
+        ),
+        (
+            "Float16 models are computed in float32 between casts; tensors, scales and zero points keep their names, scales are float32",
+            "float16 scales; below opset 19 models that do not load",
+        ),
+        (
+            "Float8 models load: a Relu in front of float8 stays, as a Max",
+            "models that do not load; the Relu is dropped",
+        ),
+        (
+            "SmoothQuant needs no other package; layers whose error would not fall are left alone",
+            "an error without neural_compressor",
+        ),
+        ("Calibration tables hold the largest magnitude", "−5 … 1 is stored as 1"),
+        ("`qdq_loss_debug` dequantizes uint8 weights right", "the subtraction wraps around"),
     ),
-    ("Calibration tables hold the largest magnitude", "−5 … 1 was stored as 1"),
-    (
-        "Histograms take batches of any shape, in constant memory",
-        "unequal shapes failed, all activations were kept",
+    "What is quantized": (
+        ("Weights in `Constant` nodes", "left float, or an error"),
+        ("Where in QOperator, also excluded by `nodes_to_exclude`", "an error; can't be excluded"),
+        ("Data movement in QOperator with `ForceQuantizeNoInputCheck`", "left float"),
+        (
+            "Gemm stays Gemm in dynamic quantization where neither it nor a MatMul in its place can be quantized",
+            "rewritten to MatMul and Add all the same",
+        ),
+        (
+            "MatMulNBits: `nodes_to_include`, `bits` and `block_size` are obeyed by every method, any number of blocks in a column, HQQ without torch",
+            "ignored by some; an odd number fails; torch",
+        ),
+        ("Behind a weight with leading axes of one, MatMulNBits needs one Reshape", "thirteen nodes more"),
+        ("What comes behind an int8 weight that is dequantized and transposed", "a loop without end"),
     ),
-    ("`symmetric` counts for Entropy; `hist` holds the histogram", "ignored; held counts of bins"),
-    ("External data is written anew", "each run appended to it"),
-    ("Nodes inside If, Loop and Scan keep their domain", "it was dropped"),
-    ("`nodes_to_include`, `bits` and `block_size` are obeyed by every weight-only method", "ignored by some"),
-    ("Any number of blocks in a column", "an odd number failed"),
-    ("Overrides take plain numbers, as documented", "AttributeError"),
-    (
-        "Types that the runtime can't run in a style are refused before anything is written",
-        "models that do not load",
+    "Options and arguments": (
+        (
+            "An unknown key of `extra_options` is ignored with one warning that names it and the closest real one",
+            "ignored in silence",
+        ),
+        ("Overrides take plain numbers, as documented", "AttributeError"),
+        (
+            "Samples of any shape, in constant memory, for every method",
+            "unequal shapes fail; all activations are kept",
+        ),
+        (
+            "8-bit weights with `BlockSize` are written with a warning that default sessions refuse them",
+            "no warning",
+        ),
+        (
+            "Types that no kernel takes are refused before anything is written: 4 bits in QOperator and dynamic, 16 bits in dynamic",
+            "errors of other kinds, or models that do not load",
+        ),
+        (
+            "True and False as types of the quantizer classes are int8 and uint8, as they were once",
+            "ValueError",
+        ),
+        (
+            "`external_data_convert_attribute` has no effect: attributes stay in the model",
+            "constants in attributes are stored outside",
+        ),
+        ("`--flag False` means no", "any value means yes"),
+        (
+            "`static_quantize_runner` takes a bare file name, axes as numbers and overrides without a scale; `--quantize_bias` is there beside `--disable_quantize_bias`",
+            "errors",
+        ),
+        ("`matmul_bnb4_quantizer` takes its numbers", "an error for each"),
     ),
-    ("NaN in calibration names the tensor and the sample", "a bare assertion"),
-    ("`--flag False` means no", "any value meant yes"),
-    ("No file beside your model, no change to your dicts and protos, nothing on stdout", "all three"),
-    ("The IR version is one that the runtime loads", "too new with a newer onnx"),
-    ("Weights in `Constant` nodes are quantized", "left float, or an error"),
-    ("An int32 bias leaves room for the sum that it is added to", "sums could wrap around"),
-    (
-        "SmoothQuant needs no other package; layers whose error would not fall are left alone",
-        "an ImportError",
+    "Files and the rest of the model": (
+        (
+            "No file beside your model or in the working folder, no change to your dicts and protos, nothing on stdout or the root logger, no logging set up on import",
+            "all of these",
+        ),
+        ("External data is written anew", "each run appends to it"),
+        ("The IR version is one that the runtime loads", "too new with a newer onnx"),
+        (
+            "Only the domains that a model uses are among its opsets; the opset is raised where scales for channels need 13",
+            "all domains of the runtime; models that do not load",
+        ),
+        (
+            "The producer is still that of the float model, and no `onnx.infer` is added to the metadata",
+            "the producer is `onnx.quantize`",
+        ),
+        ("Nodes inside If, Loop and Scan keep their domain", "it is dropped"),
+        (
+            "The order of initializers, and of DequantizeLinear nodes of weights among themselves",
+            "another one",
+        ),
     ),
-    ("A calibration cache made with SmoothQuant is refused without it, and the other way round", "mixed up"),
-    (
-        "Methods of `QDQQuantizer` for single tensors are noted, and done by `quantize_model()`",
-        "the graph was changed at once",
+    "Errors and warnings": (
+        (
+            "Every error is one of `octavo.errors` as well as of the kind that stock raises; sentences are other ones, with the words that people match",
+            "ValueError, RuntimeError and so on",
+        ),
+        (
+            "Commands end with a sentence and a code other than 0, functions raise",
+            "a traceback; some commands fail and return 0",
+        ),
+        (
+            "NaN in calibration names the tensor and the sample; a tensor with infinite values is named in a warning",
+            "a bare assertion",
+        ),
+        (
+            "Advice comes as `QuantizationWarning`: types that are slow on this machine, nothing quantized, ranges that clip",
+            "lines in the log, or nothing",
+        ),
     ),
-    (
-        "`ONNXQuantizer.quantize_subgraph` points to `EnableSubgraph`, which does all graphs at once",
-        "a quantizer for each graph",
+    "Classes and names": (
+        (
+            "Methods of `QDQQuantizer` for single tensors are noted, and done by `quantize_model()`",
+            "the graph is changed at once",
+        ),
+        (
+            "`ONNXQuantizer.quantize_subgraph` points to `EnableSubgraph`, which does all graphs at once",
+            "a quantizer for each graph",
+        ),
+        (
+            "`ONNXQuantizer` with QLinearOps and `static=False`, or IntegerOps and `static=True`, does Conv and MatMul",
+            "more operators, and weights alone where nothing else can be done",
+        ),
+        (
+            "Classes of `operators` can be derived from and asked; their `quantize` raises NotImplementedError with what to call instead",
+            "each writes its nodes",
+        ),
+        (
+            "`neural_compressor.onnx_model.ONNXModel` has the methods for nodes, tensors and files; those for attention patterns and for splitting a model raise NotImplementedError",
+            "all of them",
+        ),
+        (
+            "`CudaQuantizer` has its names and says that the layouts are made by a CUDA build of the runtime; the weights of MatMulNBits come from `MatMulNBitsQuantizer`",
+            "it needs torch and a GPU",
+        ),
+        (
+            "`--quant_method nvidia_awq` and its classes are refused when used, with the methods that there are",
+            "it calls another package, which downloads data and a tokenizer",
+        ),
+        (
+            "`QUANTIZATION_DEBUG=1` plots nothing; `octavo quantize --report page.html` shows histograms",
+            "windows of matplotlib",
+        ),
+        (
+            "Names with an underscore in front, and what modules import from the standard library, are not there",
+            "as imported",
+        ),
+        (
+            "`quantize_qat` and the first generation of `quantize` are still there; so is `python -m octavo.quantization.calibrate`",
+            "removed",
+        ),
     ),
-    (
-        "`ONNXQuantizer` with QLinearOps and `static=False`, or IntegerOps and `static=True`, does Conv and MatMul",
-        "more operators, and weights alone where nothing else could be done",
-    ),
-    (
-        "`CudaQuantizer` has its names and says that the layouts are made by a CUDA build of the runtime; the"
-        " weights of MatMulNBits come from `MatMulNBitsQuantizer`",
-        "it needed torch and a GPU",
-    ),
-    (
-        "`--quant_method nvidia_awq` is refused, with the methods that there are",
-        "it called another package, which downloads data and a tokenizer",
-    ),
-    (
-        "`QUANTIZATION_DEBUG=1` plots nothing; `octavo quantize --report page.html` shows histograms",
-        "windows of matplotlib",
-    ),
-)
+}
 
 
 def page() -> str:
@@ -222,7 +344,12 @@ def page() -> str:
         "Those that Octavo's own command line or a recipe has too:\n",
         _table(("flag", "in Octavo's own interface"), _own_flags()),
         "## What is different on purpose\n",
-        _table(("octavo.quantization", "instead of"), DIFFERENT),
+        "All that we know of. Whatever is not here and differs is a defect.\n",
+        *(
+            part
+            for head, rows in DIFFERENT.items()
+            for part in (f"### {head}\n", _table(("octavo.quantization", "onnxruntime.quantization"), rows))
+        ),
     ]
     return "\n".join(parts)
 
