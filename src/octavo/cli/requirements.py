@@ -53,6 +53,12 @@ def add_requirements(parser: argparse.ArgumentParser, *, default: bool = False) 
         help=f"the task that counts: {', '.join(TASK_NAMES[:-1])}, FILE.py:FUNCTION",
     )
     group.add_argument("--evaluate-data", metavar="DATA", help="its data (default: that of --data)")
+    group.add_argument(
+        "--evaluate-scale",
+        metavar="X",
+        type=float,
+        help="divide the values of its arrays by this (default: that of --scale)",
+    )
     group.add_argument("--evaluate-samples", metavar="N", type=count, help="use at most so many of them")
     add_truth(parser)
 
@@ -98,12 +104,15 @@ def task_check(options: argparse.Namespace) -> TaskCheck | None:
         return None
     from octavo.tuning import TaskCheck
 
+    own = task_options(options, options.evaluate)
+    if options.evaluate_scale is not None:
+        own["scale"] = options.evaluate_scale
     return TaskCheck(
         options.evaluate,
         options.evaluate_data or (paths_of(options.data) if options.data is not None else None),
         options.evaluate_samples,
         options.batch,
-        task_options(options, options.evaluate),
+        own,
     )
 
 

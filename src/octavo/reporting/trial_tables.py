@@ -60,6 +60,13 @@ def requirements(demands: Mapping[str, Any]) -> list[str]:
     return words
 
 
+def asked(demands: Mapping[str, Any]) -> bool:
+    """Return whether more was required than what always is: no slower and no larger than float."""
+    sizes = [number(demands.get(key)) for key in ("min_speed", "max_size")]
+    others = [number(demands.get("min_sqnr")) not in (None, -math.inf), demands.get("max_drop") is not None]
+    return any(value not in (None, 1.0) for value in sizes) or any(others)
+
+
 def trials_table(data: Mapping[str, Any]) -> str:
     """Return all trials with their figures, the chosen one marked, and the reason."""
     lines = [columns(_rows(data), _head(data))]

@@ -29,7 +29,7 @@ from octavo.reporting.figures import (
 )
 from octavo.reporting.html.report_parts import Side
 from octavo.reporting.text import many, size
-from octavo.reporting.trial_tables import best_trial, requirements, sample_count
+from octavo.reporting.trial_tables import asked, best_trial, requirements, sample_count
 
 GOOD, FAIR, POOR, UNKNOWN = "good", "fair", "poor", "unknown"
 _WORSE = (UNKNOWN, GOOD, FAIR, POOR)
@@ -241,6 +241,8 @@ def required(side: Side) -> Tile | None:
     if not listed:
         return None
     met = bool(tuning.get("met"))
+    if met and not asked(tuning.get("demands") or {}):
+        return None
     words = f"{'Meets' if met else 'Misses'} what was required: {', '.join(listed)}."
     return Tile("requirements", "met" if met else "not met", ", ".join(listed), GOOD if met else POOR, words)
 

@@ -22,7 +22,7 @@ function tried(sides) {
   const part = (side) => {
     const { tuning } = side;
     const drawing = document.getElementById(`front-${sides.indexOf(side)}`);
-    const scored = tuning.trials.some((trial) => trial.score);
+    const scored = (tuning.trials.find((trial) => trial.score) || {}).score;
     return el('div', {},
       el('p', {}, tuning.reason),
       drawing ? el('figure', { class: 'front' }, drawing.content.cloneNode(true)) : null,
@@ -33,7 +33,7 @@ function tried(sides) {
           { label: 'speed, × float', numeric: true, value: (row) => (row.speed ? row.speed.value : null), show: (row) => (row.speed ? `${figure(row.speed.value, 2)} (${figure(row.speed.low, 2)} … ${figure(row.speed.high, 2)})` : '–') },
           { label: 'SQNR, dB', numeric: true, value: (row) => Number(row.sqnr_db), show: (row) => figure(row.sqnr_db, 1) },
           { label: 'same class', numeric: true, value: (row) => row.agreement, show: (row) => (known(row.agreement) ? `${percent(row.agreement)}${tuning.held_back ? ` ± ${halfWidth(row.agreement, Math.min(row.places || tuning.held_back, tuning.held_back)).toFixed(1)}` : ''}` : '–') },
-          ...(scored ? [{ label: 'task', numeric: true, value: (row) => (row.score ? row.score.value : null), show: (row) => (row.score ? `${row.score.name} ${metric(row.score.value, row.score)} (float ${metric(row.score.float, row.score)})` : '–') }] : []),
+          ...(scored ? [{ label: scored.name, numeric: true, value: (row) => (row.score ? row.score.value : null), show: (row) => (row.score ? metric(row.score.value, row.score) : '–') }] : []),
           { label: 'size', numeric: true, value: (row) => row.bytes, show: (row) => bytes(row.bytes) },
           { label: 'what it does', prose: true, value: (row) => row.error || row.idea },
         ],
