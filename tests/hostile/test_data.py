@@ -376,3 +376,29 @@ def test_code_is_called_only_where_it_is_spelled_out(sandbox: Sandbox, name: str
     sandbox.refuses(lambda: samples(str(path)), DataError)
     sandbox.refuses(lambda: samples(name), DataError)
     sandbox.refuses(lambda: octavo.Recipe.load("recipe.yaml"), octavo.RecipeError, "data")
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.zip", "a.tar", "a.tar.gz", "a.pb"])
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+@pytest.mark.parametrize("way", ["alone", "with-others", "pattern"])
+def test_data_that_is_a_pipe_or_a_device_is_refused(sandbox: Sandbox, name: str, kind: str, way: str) -> None:
+    path = sandbox.given / name
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    np.save(sandbox.given / "b.npy", np.ones((2, 4), np.float32))
+    data: object = path
+    if way != "alone":
+        data = [path, sandbox.given / "b.npy"] if way == "with-others" else f"{sandbox.given}/a.*"
+    sandbox.refuses(lambda: samples(data), DataError, "regular file")
+
+
+def test_the_size_of_a_picture_is_read_in_the_same_bounds_as_the_picture(sandbox: Sandbox) -> None:
+    pytest.importorskip("PIL")
+    from octavo.data.images.decoding import open_image
+    from octavo.evaluation.image_samples import image_size
+
+    (sandbox.given / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
+    (sandbox.given / "b.png").write_bytes(_png(1 << 20, 1 << 20))
+    os.mkfifo(sandbox.given / "c.png")
+    for name in ("a.png", "b.png", "c.png"):
+        path = sandbox.given / name
+        sandbox.refuses_each([lambda: open_image(path), lambda: image_size(path)], DataError)  # noqa: B023

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from octavo.data.images import geometry
-from octavo.data.images.decoding import SUFFIXES, pillow
+from octavo.data.images.decoding import SUFFIXES, opened_file, pillow
 from octavo.data.images.preprocessing import Preprocess, Preset, Size, find_preprocessing
 from octavo.data.readers.image_files import Images, images
 from octavo.errors import DataError, ModelError, RecipeError
@@ -115,9 +115,9 @@ def image_size(path: Path) -> Size:
     """Return width and height of an image as it is displayed, from its header alone."""
     package = pillow()
     try:
-        with package.Image.open(path) as opened:
+        with opened_file(path) as opened:
             width, height = opened.size
             turned = opened.getexif().get(_ORIENTATION) in _SIDEWAYS
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, package.Image.DecompressionBombError) as error:
         raise DataError(f"{path} can't be read as an image: {error}.") from error
     return (height, width) if turned else (width, height)

@@ -34,11 +34,18 @@ def pillow() -> Any:
     return PIL
 
 
+def opened_file(path: str | Path) -> Any:
+    """Open an image file without decoding it: a regular file, and of the formats that are read."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise DataError(f"{path} can't be read as an image: it is not a regular file.")
+    return pillow().Image.open(path, formats=_FORMATS)
+
+
 def open_image(path: str | Path, mode: str = "RGB") -> Image.Image:
     """Return the image, turned as its camera says, in a mode of Pillow: RGB, L for gray, or RGBA."""
     package = pillow()
     try:
-        with package.Image.open(path, formats=_FORMATS) as opened:
+        with opened_file(path) as opened:
             if opened.width * opened.height > MAX_PIXELS:
                 raise _too_large(path)
             if max(opened.size) > _MAX_SIDE:

@@ -98,6 +98,8 @@ def read(data: object, specs: Specs) -> NumpyFiles | None:
     if data.is_dir():
         found = in_order(path for path in data.iterdir() if _is_numpy(path) and path.is_file())
         return _counted(tuple(found), specs, whole=True) if found else None
+    if (_is_numpy(data) or is_archive(data)) and data.exists() and not data.is_file():
+        raise DataError(f"{data} can't be read as numpy data: it is not a regular file.")
     if _is_numpy(data):
         return _counted((data,), specs, whole=False)
     return _archived(data, specs) if is_archive(data) else None
