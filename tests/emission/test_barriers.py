@@ -102,6 +102,27 @@ def test_pool_between_integers_has_no_guard() -> None:
     assert result.plan.barriers == ()
 
 
+def test_pool_in_front_of_float_padding_has_no_guard() -> None:
+    nodes = [
+        node("Softplus", ["x"], ["a"], "soft"),
+        node("MaxPool", ["a"], ["b"], "pool", kernel_shape=[2, 1]),
+        node("Pad", ["b", "widths"], ["c"], "pad"),
+        node("Conv", ["c", "w"], ["y"], "conv"),
+    ]
+    arrays = {"w": normal(8, 16, 3, 1), "widths": np.array([0, 0, 1, 0, 0, 0, 1, 0])}
+    source = model(nodes, [tensor("x", [1, 16, 10, 1])], [tensor("y", None)], arrays)
+    assert quantize(source, feeds((1, 16, 10, 1)), octavo.W8A8).plan.barriers == ()
+    nodes[3] = node("Conv", ["b", "w"], ["y"], "conv")
+    result = quantize(
+        model(nodes[:2] + nodes[3:], [tensor("x", [1, 16, 10, 1])], [tensor("y", None)], {"w": arrays["w"]}),
+        feeds((1, 16, 10, 1)),
+        octavo.W8A8,
+    )
+    assert result.plan.barriers == ("pool",)
+    (guard,) = [one for one in result.model.graph if one.op_type == "Max"]
+    assert guard.inputs[0] is guard.inputs[1]  # a scalar is slow behind an axis of size one
+
+
 def test_conv_beside_float_neighbours_has_no_guard() -> None:
     source = three_convs((), ())
     result = quantize(source, feeds((1, 4, 10, 10)), EVERYWHERE, exclude=("first", "middle"))

@@ -93,7 +93,8 @@ def _is_made_integer(node: ir.Node, touched: Collection[str], whole: Collection[
     """
     if node.op_type not in target.kernels.slow_behind_float or node.domain or not node.name:
         return False
-    return _leads_to(node.outputs[0], touched) and not _comes_from(node.inputs[0], whole)
+    moved = target.placement.data_movement
+    return _leads_to(node.outputs[0], touched, moved) and not _comes_from(node.inputs[0], whole)
 
 
 def _is_slow_softmax(node: ir.Node, target: Target) -> bool:
@@ -122,15 +123,20 @@ def _comes_from(value: ir.Value | None, quantized: Collection[str]) -> bool:
     return value is not None
 
 
-def _leads_to(value: ir.Value, quantized: Collection[str]) -> bool:
-    """Whether a value is quantized, perhaps after it was moved or clamped."""
+def _leads_to(
+    value: ir.Value, quantized: Collection[str], moved: Collection[str] | None = None
+) -> bool:
+    """Whether a value is quantized, perhaps after it was moved or clamped; by certain operators, if given."""
     todo, seen = [value], {value}
     while todo:
         here = todo.pop()
         if here.name in quantized:
             return True
         behind = {
-            v for node in here.consumers() if _passes(node) and node.inputs[0] is here for v in node.outputs
+            v
+            for node in here.consumers()
+            if _passes(node) and (moved is None or node.op_type in moved) and node.inputs[0] is here
+            for v in node.outputs
         }
         todo.extend(behind - seen)
         seen |= behind
