@@ -153,11 +153,13 @@ def test_a_speed_below_float_is_missed_however_wide_its_interval() -> None:
     assert "less than 1" in (Demands().missed(trial("slow", 0.9, 30, speed=Ratio(0.9, 0.85, 0.95))) or "")
 
 
-def test_what_may_be_slower_than_float_is_chosen_only_where_nothing_else_will_do() -> None:
-    doubtful = trial("doubtful", 1, 40, speed=Ratio(1.01, 0.94, 1.04))
-    assert chosen(doubtful, trial("sure", 1.02, 20)) == "sure"
-    assert chosen(doubtful, trial("wrong", 1.5, 20, error="it does not load")) == "doubtful"
-    assert compressed_could_win([doubtful], Demands(), Unchanged(100))
+def test_what_is_no_faster_than_float_is_chosen_only_where_nothing_faster_will_do() -> None:
+    exact = trial("exact", 1.02, 50)
+    assert chosen(exact, trial("faster", 1.1, 20.5)) == "faster"
+    assert chosen(exact, trial("unsure", 1.1, 20.5, speed=Ratio(1.1, 0.9, 1.2))) == "exact"
+    assert chosen(exact, trial("wrong", 1.5, 20, error="it does not load")) == "exact"
+    assert chosen(exact, trial("faster", 1.1, 20.5), min_speed=0.0) == "exact"  # speed was not asked for
+    assert not compressed_could_win([trial("faster", 1.1, 20.5)], Demands(), Unchanged(400))
 
 
 def test_a_result_larger_than_float_misses_the_demands() -> None:

@@ -130,7 +130,7 @@ def test_trials_calibrate_with_as_many_samples_as_the_recipe_says_and_name_them(
         assert result.stats.samples == 20
         assert {state.count for state in result.stats.values()} == {20}
     assert len({result.data_fingerprint for result in static if result.steps} - {None}) == 1
-    clipped = next(trial for trial in tuned.trials if trial.name == "static, clipped")
+    clipped = next(trial for trial in tuned.trials if trial.name.endswith(", clipped"))
     assert clipped.result is not None
     alone = octavo.quantize(conv_and_linear(), samples(100), recipe=clipped.candidate.recipe, threads=1)
     assert io.to_bytes(alone.model) == io.to_bytes(clipped.result.model)
@@ -262,6 +262,23 @@ def test_the_first_convolutions_are_left_float_once() -> None:
     assert "conv2" in trial.result.plan.nodes
     shallow = tuned_by(many_convs(3), samples(12), **options)
     assert any(one.name.endswith("first convolution float") for one in shallow.trials)
+
+
+def test_steps_build_on_the_float_start_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starts_float(file: Any) -> bool:
+        model = io.load(file)
+        return any(node.name == "conv0" and node.inputs[1].is_initializer() for node in model.graph)
+
+    def speeds(_: Any, models: Any, *rest: Any, **more: Any) -> list[Ratio]:
+        return [Ratio(2, 2, 2) if starts_float(one) else Ratio(1.5, 1.5, 1.5) for one in models]
+
+    monkeypatch.setattr(runner, "speeds", speeds)
+    found = tuned_by(many_convs(4), samples(12), threads=1, demands=LENIENT, engine="serial")
+    names = {trial.name for trial in found.trials}
+    assert "static, first convolution float, repaired" in names
+    assert "static, repaired" not in names
+    assert found.result is not None
+    assert "conv0" not in found.result.plan.nodes
 
 
 def test_trials_that_differ_in_numbers_alone_have_one_speed(found: tuple[octavo.Tuned, Path]) -> None:

@@ -123,9 +123,7 @@ def _comes_from(value: ir.Value | None, quantized: Collection[str]) -> bool:
     return value is not None
 
 
-def _leads_to(
-    value: ir.Value, quantized: Collection[str], moved: Collection[str] | None = None
-) -> bool:
+def _leads_to(value: ir.Value, quantized: Collection[str], moved: Collection[str] | None = None) -> bool:
     """Whether a value is quantized, perhaps after it was moved or clamped; by certain operators, if given."""
     todo, seen = [value], {value}
     while todo:

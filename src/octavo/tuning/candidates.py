@@ -44,27 +44,28 @@ class Candidate:
         return self.recipe.is_static
 
 
-def static_round(recipe: Recipe, plan: Plan) -> list[Candidate]:
-    """The static ways, from a recipe: as it is, with ranges cut in two ways, with every step that is free.
+def stepped_round(start: Candidate, plan: Plan) -> list[Candidate]:
+    """A static way with steps: with ranges cut in two ways, with every step that is free.
 
     A model of linear layers is also smoothed at the cost of a few Muls. What takes longest comes last.
     """
-    plain = Candidate("static", recipe, "ranges from calibration")
-    found = [plain, _with_steps(plain, "static, clipped", ("clip", _SHIFTS))]
+    recipe = start.recipe
+    found = [_with_steps(start, "clipped", ("clip", _SHIFTS))]
     kinds = [node.op_type for node in plan.nodes.values()]
-    if sum(kind in MATRIX_PRODUCTS for kind in kinds) > kinds.count("Conv"):
-        found.append(_with_steps(plain, "static, smoothed", DEFAULT_STEPS))
+    if sum(kind in MATRIX_PRODUCTS for kind in kinds) > sum(kind in CONVOLUTIONS for kind in kinds):
+        found.append(_with_steps(start, "smoothed", DEFAULT_STEPS))
     if isinstance(recipe.activations, Scheme) and recipe.activations.method == MinMax():
-        averaged = replace(plain, recipe=recipe.but(activations=recipe.activations.but(method=AVERAGED)))
-        found.append(_with_steps(averaged, "static, averaged ranges", ("clip", _SHIFTS)))
-    return [*found, _with_steps(plain, "static, repaired", REPAIRS)]
+        averaged = replace(start, recipe=recipe.but(activations=recipe.activations.but(method=AVERAGED)))
+        found.append(_with_steps(averaged, "averaged ranges", ("clip", _SHIFTS)))
+    return [*found, _with_steps(start, "repaired", REPAIRS)]
 
 
-def _with_steps(start: Candidate, name: str, more: Sequence[str]) -> Candidate:
+def _with_steps(start: Candidate, words: str, more: Sequence[str]) -> Candidate:
     given = start.recipe.steps
     names = {text.partition(":")[0].strip() for text in given}
     steps = (*given, *(text for text in more if text.partition(":")[0] not in names))
-    return Candidate(name, start.recipe.but(steps=steps), f"the steps {', '.join(steps)}")
+    idea = f"the steps {', '.join(steps)}"
+    return Candidate(f"{start.name}, {words}", start.recipe.but(steps=steps), idea)
 
 
 def mixed_round(start: Candidate, plan: Plan) -> list[Candidate]:
@@ -163,18 +164,44 @@ def without_layers(candidate: Candidate, nodes: Sequence[str]) -> Candidate:
 
 
 def without_first(candidate: Candidate, plan: Plan, model: ir.Model) -> list[Candidate]:
-    """The same with the first convolutions of each graph float: their noise goes through all others."""
-    found: dict[ir.Graph | ir.Function | None, list[str]] = {}
-    for node in query.nodes(model):
-        planned = plan.nodes.get(node.name or "")
-        if planned is not None and planned.op_type == "Conv":
-            found.setdefault(node.graph, []).append(node.name or "")
+    """The same with the first quantized convolutions of each graph float: their noise goes through all."""
+    found = _convolutions(model)
+    planned = [[name for name in names if _is_conv(plan, name)] for names in found]
     firsts = [
         names[: 2 if len(names) >= MANY_CONVOLUTIONS else 1]
-        for names in found.values()
+        for names in planned
         if len(names) >= FEW_CONVOLUTIONS
     ]
-    nodes = [name for names in firsts for name in names]
+    return _without_convolutions(candidate, [name for names in firsts for name in names])
+
+
+def without_start(candidate: Candidate, plan: Plan, model: ir.Model) -> list[Candidate]:
+    """The same with the convolutions float that read the inputs: integers are made of these for them alone.
+
+    They have few channels, and whether integers pay there is a matter of their shape.
+    """
+    starts = [
+        names[0]
+        for names in _convolutions(model)
+        if sum(_is_conv(plan, n) for n in names) >= FEW_CONVOLUTIONS
+    ]
+    return _without_convolutions(candidate, [name for name in starts if _is_conv(plan, name)])
+
+
+def _convolutions(model: ir.Model) -> list[list[str]]:
+    """The names of the convolutions of each graph, in order."""
+    found: dict[ir.Graph | ir.Function | None, list[str]] = {}
+    for node in query.nodes(model):
+        if node.op_type in CONVOLUTIONS and not node.domain:
+            found.setdefault(node.graph, []).append(node.name or "")
+    return list(found.values())
+
+
+def _is_conv(plan: Plan, name: str) -> bool:
+    return name in plan.nodes and plan.nodes[name].op_type in CONVOLUTIONS
+
+
+def _without_convolutions(candidate: Candidate, nodes: Sequence[str]) -> list[Candidate]:
     if not nodes:
         return []
     words = "first convolution" if len(nodes) == 1 else f"first {len(nodes)} convolutions"

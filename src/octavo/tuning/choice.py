@@ -20,7 +20,10 @@ loses is refused: a model of 24 dB that saves 6 % of the bytes is, one that save
 **Noise wins nothing.** A trial counts with the lower end of its interval of speed. Those that can't be told
 apart from the one with the highest value count as equally fast, and the one that is best in all else is
 taken; of those that are less than 0.015 worse, the one of fewest steps, as each step fits the model to its
-samples. One that is hardly as fast as was demanded, and may be slower, is taken only where no other will do.
+samples.
+
+**What is promised is a faster model.** A trial that is less than 5 % faster than float, as much as two
+sessions of one model may differ, or that may be slower, is taken only where no other will do.
 A trial that only compresses weights runs the float model's kernels; it has to win by 0.05, as much as two
 sessions of one model may differ in speed. One that leaves a kind of operators in float for speed is left
 aside where it is no faster than the one that it was to outrun.
@@ -152,14 +155,16 @@ def _good(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged | None
     """The trials that meet the demands; only those that do not owe it to the noise, if there are any."""
     good = [trial for trial in trials if missed(trial, demands, unchanged) is None]
     good = [trial for trial in good if not _gains_nothing(trial, good)]
-    return [trial for trial in good if not _is_doubtful(trial, demands)] or good
+    return [trial for trial in good if is_faster(trial, demands)] or good
 
 
-def _is_doubtful(trial: Trial, demands: Demands) -> bool:
-    """Whether a trial is hardly as fast as was demanded, and may be slower."""
-    if trial.runs_float or trial.speed is None:
-        return False
-    return speed(trial) < demands.min_speed * (1 + ALIKE) and trial.speed.low < demands.min_speed
+def is_faster(trial: Trial, demands: Demands) -> bool:
+    """Whether a trial is faster than was demanded by more than two sessions of one model may differ.
+
+    Where a speed below float's was demanded, speed is no promise, and each trial keeps it.
+    """
+    least = demands.min_speed
+    return least < 1 or (speed(trial) >= least * (1 + ALIKE) and surely(trial) > least)
 
 
 def _gains_nothing(trial: Trial, good: Sequence[Trial]) -> bool:
@@ -191,8 +196,10 @@ def could_win(
 ) -> bool:
     """Whether a trial would be worth more than all others if it were exact: then it is worth making."""
     best = best_so_far(trials, demands, unchanged)
-    if best is None or _is_doubtful(best, demands):
+    if best is None:
         return True
+    if is_faster(best, demands) != is_faster(hoped, demands):
+        return is_faster(hoped, demands)
     answers = best if hoped.agreement is None else hoped
     same = None if answers.agreement is None else 1.0
     exact = replace(hoped, sqnr_db=ENOUGH_DECIBELS, agreement=same, places=answers.places)

@@ -37,12 +37,13 @@ from octavo.tuning.candidates import (
     groups,
     is_restricted,
     mixed_round,
-    static_round,
+    stepped_round,
     with_rest_compressed,
     without_compressed,
     without_first,
     without_groups,
     without_layers,
+    without_start,
 )
 from octavo.tuning.deadline import Deadline, Limit
 from octavo.tuning.runner import TrialRunner
@@ -78,9 +79,9 @@ def tune(
 
     All static candidates start from the recipe of the request; what it includes and excludes holds for every
     candidate. Unless ``thorough``, layers and kinds of operators are left in float only where nothing else
-    meets the demands. The first result that meets them is written to the destination of the run at once, and
-    replaced by the best in the end. After ``time_limit`` seconds the trial under way is given up; Ctrl-C does
-    the same. Both keep the best so far, and a note says so.
+    meets the demands and is faster than float. The first result that meets them is written to the
+    destination of the run at once, and replaced by the best in the end. After ``time_limit`` seconds the
+    trial under way is given up; Ctrl-C does the same. Both keep the best so far, and a note says so.
     """
     deadline = Deadline.after(time_limit)
     wanted = demands if demands is not None else _default_demands(data)
@@ -166,29 +167,27 @@ class _Search:
         self.best: Trial | None = None  # so far, of those that meet the demands
 
     def run(self) -> None:
-        """Return all trials."""
-        runner, static = self.runner, self._static()
-        first = runner.try_all(static[:1])
+        """Run all trials."""
+        runner, plain = self.runner, self._static()
+        first = runner.try_all([plain] if plain is not None else [])
         if first:
             runner.measure(first, min(FIRST_LOOK, self.seconds))
         self._keep_best()
         self._try_quick(first)
-        for candidate in static[1:]:
-            if self._could_gain(first):
-                self._time(runner.try_all([candidate]))
-                self._keep_best()
+        self._try_steps()
         start = self._start(steps=True)
-        if start is not None and (self.thorough or not self._is_met()):
+        if start is not None and (self.thorough or not self._is_kept()):
             self.layers = self._layers()
             self._keep_float(start, self.layers)
         self._compress()
         self._finals()
 
     def _try_quick(self, first: Sequence[Trial]) -> None:
-        """What is made in no time: linear layers at run time, alone or beside the rest."""
+        """What is made in no time: the first layer in float; linear layers at run time, or nothing else."""
         runner, quick = self.runner, []
         for plain in first:
             if plain.result is not None:
+                quick += self._starts_float(plain)
                 quick += mixed_round(plain.candidate, plain.result.plan)
         quick += [self._compressing(one) for one in dynamic_round(runner.target, self.base)]
         tried = [*first, *runner.try_all(quick)]
@@ -196,12 +195,30 @@ class _Search:
         runner.measure(tried, self.seconds / 2)
         self._keep_best()
 
-    def _could_gain(self, first: Sequence[Trial]) -> bool:
-        """Whether the first static trial would be chosen, and by how much, if steps made it exact."""
+    def _starts_float(self, plain: Trial) -> list[Candidate]:
+        if plain.result is None:
+            return []
+        return [
+            self._compressing(one)
+            for one in without_start(plain.candidate, plain.result.plan, plain.result.model)
+        ]
+
+    def _try_steps(self) -> None:
+        """Steps on top of the static way that is best without further ones."""
+        start = self._start(steps=True, mixed=False)
+        if start is None or start.result is None or not start.result.plan.nodes:
+            return
+        for candidate in stepped_round(start.candidate, start.result.plan):
+            if self._could_gain(start):
+                self._time(self.runner.try_all([candidate]))
+                self._keep_best()
+
+    def _could_gain(self, start: Trial) -> bool:
+        """Whether a static trial would be chosen, and by how much, if steps made it exact."""
         runner, demands = self.runner, self.demands
-        if self.thorough or not first:
+        if self.thorough:
             return True
-        plain = runner.now(first[0])
+        plain = runner.now(start)
         if demands.settles_fidelity and demands.unfaithful(plain) is None:
             return False
         return choice.could_win(plain, runner.trials, demands, runner.unchanged, by=WORTH_TRYING)
@@ -227,9 +244,11 @@ class _Search:
         if to.path is not None and trial.result is not None:
             trial.result.save(to.path, external_data=to.external_data)
 
-    def _is_met(self) -> bool:
+    def _is_kept(self) -> bool:
+        """Whether a trial meets the demands and is faster than float, as is promised."""
         runner = self.runner
-        return choice.best_so_far(runner.trials, self.demands, runner.unchanged) is not None
+        found = choice.best_so_far(runner.trials, self.demands, runner.unchanged)
+        return found is not None and choice.is_faster(found, self.demands)
 
     def _compressing(self, candidate: Candidate) -> Candidate:
         """A candidate with the weights that it leaves in float compressed, where that saves enough."""
@@ -260,20 +279,25 @@ class _Search:
             runner.measure(runner.try_all(more), self.seconds / 2)
             self._keep_best()
 
-    def _static(self) -> list[Candidate]:
-        """The static candidates, calibrated for."""
+    def _static(self) -> Candidate | None:
+        """The static candidate without steps, calibrated for."""
         if self.runner.split.calibration is None or not self.base.is_static:
-            return []
-        base = self._compressing(Candidate("static", self.base, "")).recipe
-        plan = self.runner.plan(base)
+            return None
+        plain = self._compressing(Candidate("static", self.base, "ranges from calibration"))
+        plan = self.runner.plan(plain.recipe)
         if plan.needs():
             self.runner.calibrate(plan)
-        return static_round(base, plan)[: None if plan.nodes else 1]
+        return plain
 
-    def _start(self, *, steps: bool) -> Trial | None:
+    def _start(self, *, steps: bool, mixed: bool = True) -> Trial | None:
         """The best static trial; without steps, the best of those that are cheap to make again."""
         static = [t for t in self.runner.trials if t.error is None and t.candidate.static]
-        found = [trial for trial in static if steps or not trial.candidate.recipe.steps]
+        found = [
+            trial
+            for trial in static
+            if (steps or not trial.candidate.recipe.steps)
+            and (mixed or not trial.candidate.recipe.dynamic_nodes)
+        ]
         return max(found, key=lambda trial: choice.value(trial, self.demands), default=None)
 
     def _layers(self) -> tuple[Layer, ...]:
@@ -288,7 +312,7 @@ class _Search:
         """Leave float what hurts, the weakest layers and the first ones, and what does not pay."""
         runner = self.runner
         hurt: list[Candidate] = []
-        if start.result is not None:
+        if start.result is not None and start.candidate.recipe.exclude == self.base.exclude:
             first = without_first(start.candidate, start.result.plan, start.result.model)
             hurt += [self._compressing(one) for one in first]
         weak = [layer.node for layer in layers if layer.sqnr_db < WEAK_DB][:WEAK_MOST]
