@@ -39,6 +39,7 @@ _VERBS = (  # modules of octavo.cli with a VERB, in the order in which they are 
     "bench",
     "report",
     "prepare",
+    "import_gguf",
     "inspect",
     "lint",
     "ops",

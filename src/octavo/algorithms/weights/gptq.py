@@ -5,8 +5,10 @@ column ``j`` is rounded to ``q`` and the others move::
 
     W[:, j+1:] -= (W[:, j] - q) / U[j, j] * U[j, j+1:]
 
-Scales are taken when their block begins, from the weights as they are then; in order of activation, from the
-weights as they were. A row for which rounding to nearest leaves the smaller error ``e H eᵀ`` keeps that.
+Scales are those of :mod:`.importance`, the search that the diagonal of ``H`` weights, from the weights as
+they were. With ``weighted=no`` they are taken when their block begins, from the weights as they are then; in
+order of activation, from the weights as they were. A row for which the scales with plain rounding leave the
+smaller error ``e H eᵀ`` keeps that.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from octavo.algorithms.weights.blocks import Inputs
+from octavo.algorithms.weights.importance import Importance
 from octavo.algorithms.weights.rtn import Rtn, spread
 from octavo.core.blocks import Array, Blocks, BlockScheme
 from octavo.errors import DataError
@@ -34,6 +37,7 @@ class Gptq:
     by_activation: bool = False
     search: bool = False  # look for the range with the least error
     per_row: bool = True  # else one scale for a block of all rows
+    weighted: bool = True  # ranges by the importance of input channels, instead of plain ones
     wants: ClassVar[Inputs] = Inputs.PRODUCTS
     quick: ClassVar[bool] = False
 
@@ -42,13 +46,14 @@ class Gptq:
         if inputs is None:
             raise DataError("GPTQ needs the inputs of each layer; pass calibration data.")
         products = inputs
-        plain = Rtn().blocks(rows, scheme)
+        squares = np.maximum(np.diag(products), 0)
+        plain = Importance().blocks(rows, scheme, squares) if self.weighted else Rtn().blocks(rows, scheme)
         wide, dead = rows.astype(np.float64), np.diag(products) <= 0
         wide[:, dead] = 0
         if not wide.size or dead.all():
             return plain
         order = np.argsort(-np.diag(products), kind="stable") if self.by_activation else None
-        fed = _Feedback(self, wide, scheme, rows.dtype, order).run(
+        fed = _Feedback(self, wide, scheme, rows.dtype, order, plain if self.weighted else None).run(
             factor(products, dead, self.damping, order)
         )
         keep = _loss(rows, plain, products) < _loss(rows, fed, products)
@@ -88,6 +93,7 @@ class _Feedback:
         scheme: BlockScheme,
         dtype: np.dtype[np.generic],
         order: Array | None,
+        ranges: Blocks | None = None,
     ) -> None:
         self.how, self.scheme, self.dtype = how, scheme, dtype
         self.order = np.arange(wide.shape[1]) if order is None else order
@@ -95,8 +101,11 @@ class _Feedback:
         count = -(-wide.shape[1] // scheme.size)
         self.scale, self.zero = np.empty((len(wide), count)), np.empty((len(wide), count))
         self.integers = np.empty(wide.shape, np.uint8)
-        self.fixed = order is not None
-        if self.fixed:
+        self.fixed = order is not None or ranges is not None
+        if ranges is not None:
+            self.scale[:] = ranges.scale
+            self.zero[:] = scheme.middle if ranges.zero_point is None else ranges.zero_point
+        elif self.fixed:
             for block in range(count):
                 part = wide[:, block * scheme.size : (block + 1) * scheme.size]
                 self.scale[:, block], self.zero[:, block] = how.ranges(part, scheme, dtype)
@@ -120,7 +129,9 @@ class _Feedback:
                 self._begin(block, j, start, errors, upper)
             scale, zero = self.scale[:, block], self.zero[:, block]
             values = self.wide[:, j]
-            q = np.clip(np.rint(values / scale + zero), 0, self.scheme.top)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                steps = np.where(scale != 0, values / scale, 0)
+            q = np.clip(np.rint(steps + zero), 0, self.scheme.top)
             self.integers[:, column] = q
             errors[:, j - start] = (values - (q - zero) * scale) / upper[j, j]
             self.wide[:, j + 1 : stop] -= errors[:, j - start, None] * upper[j, None, j + 1 : stop]
