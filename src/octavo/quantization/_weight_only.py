@@ -48,7 +48,6 @@ def algorithm_of(name: str, settings: Any = None) -> Algorithm:
                 by_activation=settings.actorder,
                 search=settings.mse,
                 per_row=settings.perchannel,
-                weighted=False,
             )
     known = ("DEFAULT", "RTN", "k_quant", "HQQ", "GPTQ")
     raise RecipeError(

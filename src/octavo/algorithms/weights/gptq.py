@@ -5,10 +5,9 @@ column ``j`` is rounded to ``q`` and the others move::
 
     W[:, j+1:] -= (W[:, j] - q) / U[j, j] * U[j, j+1:]
 
-Scales are those of :mod:`.importance`, the search that the diagonal of ``H`` weights, from the weights as
-they were. With ``weighted=no`` they are taken when their block begins, from the weights as they are then; in
-order of activation, from the weights as they were. A row for which the scales with plain rounding leave the
-smaller error ``e H eᵀ`` keeps that.
+Scales are taken when their block begins, from the weights as they are then; in order of activation, from the
+weights as they were. With ``weighted=yes`` they are those of :mod:`.importance`, the search that the diagonal
+of ``H`` weights. A row for which plain rounding leaves the smaller error ``e H eᵀ`` keeps that.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Gptq:
     by_activation: bool = False
     search: bool = False  # look for the range with the least error
     per_row: bool = True  # else one scale for a block of all rows
-    weighted: bool = True  # ranges by the importance of input channels, instead of plain ones
+    weighted: bool = False  # ranges by the importance of input channels, instead of plain ones
     wants: ClassVar[Inputs] = Inputs.PRODUCTS
     quick: ClassVar[bool] = False
 

@@ -164,9 +164,7 @@ def gptq(
     """A weight [K, N] after a round trip through its integers; ``H`` is the sum of its inputs' products."""
     rows = np.asarray(W).T
     how = BlockScheme(num_bits, group_size if group_size > 0 else rows.shape[1], is_symmetric(scheme))
-    made = Gptq(percdamp, blocksize, actorder, mse, perchannel, weighted=False).blocks(
-        rows, how, np.asarray(H, np.float64)
-    )
+    made = Gptq(percdamp, blocksize, actorder, mse, perchannel).blocks(rows, how, np.asarray(H, np.float64))
     return np.ascontiguousarray(made.real().T.astype(rows.dtype))
 
 
@@ -188,7 +186,7 @@ def gptq_quantize(
 ) -> StreamedModel:
     """Quantize the MatMul weights of a model with error feedback from its inputs."""
     how = BlockScheme(num_bits, group_size, is_symmetric(scheme))
-    algorithm = Gptq(percdamp, blocksize, actorder, mse, perchannel, weighted=False)
+    algorithm = Gptq(percdamp, blocksize, actorder, mse, perchannel)
     want = grouped(algorithm, how, weight_config, accuracy_level, providers, samples=n_samples)
     opened_model = opened(model)
     outcome = quantize(source_of(opened_model), want, Loader(dataloader, input_names(opened_model)))
