@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import shutil
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from octavo.cli.main import VERBS, parse
+from octavo.core.plan import Plan
 from octavo.core.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,6 +97,13 @@ def test_command_lines_parse(page: str, command: str, capsys: pytest.CaptureFixt
 def test_recipes_in_yaml_are_recipes(page: Path) -> None:
     for block in blocks(page, "yaml"):
         Recipe.from_dict(yaml.safe_load(block.text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_plans_in_json_are_plans(page: Path) -> None:
+    for block in blocks(page, "json"):
+        if "octavo_plan" in block.text:
+            Plan.from_dict(json.loads(block.text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

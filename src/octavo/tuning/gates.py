@@ -78,8 +78,11 @@ def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
 def drop_gate(most: Drop, score: Score) -> Gate:
     """Return the gate on the loss of a task's metric."""
     share = score.lost / abs(score.float_value) if score.float_value else math.inf * score.lost
-    lost = f"{100 * share:.2g} %" if most.relative and math.isfinite(share) else f"{score.lost:.4g}"
-    text = f"{lost} lost ({score}, float {score.float_text})"
+    amount = (
+        f"{100 * abs(share):.2g} %" if most.relative and math.isfinite(share) else f"{abs(score.lost):.4g}"
+    )
+    word = "gained" if score.lost < 0 else "lost"
+    text = f"{amount} {word} ({score}, float {score.float_text})"
     return Gate("max_drop", f"{most} at most", text, score.lost, most.allows(score))
 
 
