@@ -398,8 +398,6 @@ def _without_recipe(content: bytes) -> bytes:
 
     model = onnx.ModelProto.FromString(content)
     kept = [entry for entry in model.metadata_props if entry.key != "octavo.recipe"]
-    if len(kept) == len(model.metadata_props):
-        return content
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
     return model.SerializeToString(deterministic=True)

@@ -400,7 +400,8 @@ def current_names(data: dict[str, Any]) -> dict[str, Any]:
     return plain | {"nodes": {name: codec.current_names("Quantized", node) for name, node in nodes.items()}}
 
 
-_IN_BYTES = ("MatMulNBits", "GatherBlockQuantized")  # operators that hold integers in bytes, at any opset
+# Operators of the runtime's domain that read integers themselves, at any opset.
+_IN_BYTES = ("MatMulNBits", "GatherBlockQuantized", "DynamicQuantizeLSTM")
 
 
 def _lies_in_bytes(entry: Entry, node: Quantized) -> bool:
