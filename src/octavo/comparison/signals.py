@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from octavo.comparison import lowered_operators
@@ -159,9 +158,3 @@ def is_copy(node: ir.Node) -> bool:
 def operands(unit: Unit) -> Iterable[tuple[int, Operand]]:
     """The operands that there are, with their places."""
     return ((i, operand) for i, operand in enumerate(unit.operands) if operand is not None)
-
-
-def shape_text(value: ir.Value) -> str:
-    """The shape of a value for messages."""
-    dims = query.shape(value)
-    return str(list(np.array(dims, object))) if dims is not None else "[?]"

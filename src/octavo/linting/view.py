@@ -65,7 +65,6 @@ class Product:
     w: ir.Node | None
     bias: ir.Node | None
     bias_reader: ir.Node  # the node itself, or the Add behind a MatMul
-    bias_index: int
 
 
 def is_q(node: ir.Node | None) -> bool:
@@ -172,9 +171,9 @@ def _product(node: ir.Node) -> Product | None:
             index = 1 if add.inputs[0] is node.outputs[0] else 0
             bias = dq_of(add.inputs[index])
             if bias is not None and query.element_type(bias.inputs[0]) is ir.DataType.INT32:
-                return Product(node, x, w, bias, add, index)
-        return Product(node, x, w, None, node, 2)
-    return Product(node, x, w, dq_of(_input(node, 2)), node, 2)
+                return Product(node, x, w, bias, add)
+        return Product(node, x, w, None, node)
+    return Product(node, x, w, dq_of(_input(node, 2)), node)
 
 
 def channel_axis(node: ir.Node) -> int | None:

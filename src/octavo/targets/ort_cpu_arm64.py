@@ -33,10 +33,8 @@ ORT_CPU_ARM64 = replace(
             "sums are in 32 bits: nothing saturates",
             "convolutions are fastest with int8 weights of zero point 0",
         ),
-        placement=tuple(
-            line
-            for line in ORT_CPU_VNNI.documentation.placement
-            if line not in (HARD_SWISH_RULE, FLOOR_RULE, MANY_THREADS_RULE)
+        placement=ORT_CPU_VNNI.documentation.placement_without(
+            HARD_SWISH_RULE, FLOOR_RULE, MANY_THREADS_RULE
         ),
         sources=(
             "onnxruntime's documentation on the choice of data types: signed with signed on ARM64",

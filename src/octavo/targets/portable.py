@@ -21,7 +21,7 @@ PORTABLE = replace(
     runs_here=True,
     documentation=replace(
         ORT_CPU_AVX2.documentation,
-        placement=tuple(line for line in ORT_CPU_AVX2.documentation.placement if line != HARD_SWISH_RULE),
+        placement=ORT_CPU_AVX2.documentation.placement_without(HARD_SWISH_RULE),
         sources=("the intersection of the other sheets of ONNX Runtime's CPU provider",),
     ),
 )

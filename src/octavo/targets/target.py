@@ -134,6 +134,10 @@ class Documentation:
     preparation: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
+    def placement_without(self, *rules: str) -> tuple[str, ...]:
+        """Return the lines on placement but those of rules that do not hold elsewhere."""
+        return tuple(line for line in self.placement if line not in rules)
+
 
 @dataclass(frozen=True)
 class Target:

@@ -29,10 +29,8 @@ WEB = replace(
             "WebGPU and WebNN have no integer kernels of this kind: there only weights in blocks gain",
             *ORT_CPU_AVX2.documentation.limits[:3],
         ),
-        placement=tuple(
-            line
-            for line in ORT_CPU_AVX2.documentation.placement
-            if line not in (HARD_SWISH_RULE, FLOOR_RULE, MANY_THREADS_RULE)
+        placement=ORT_CPU_AVX2.documentation.placement_without(
+            HARD_SWISH_RULE, FLOOR_RULE, MANY_THREADS_RULE
         ),
         sources=(
             "WebAssembly relaxed SIMD: the dot product of 8-bit by 7-bit integers",
