@@ -1,7 +1,7 @@
 """Which files a run may write: regular files, and never one that it reads, whatever name leads to it.
 
 Both are checked before any work is done. Files are compared by identity (device and inode), so that links,
-other forms and files within a folder of data are found.
+other names and files within a folder of data are found.
 """
 
 from __future__ import annotations
