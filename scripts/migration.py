@@ -151,7 +151,7 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "ranges that clip most of the values with more bins",
         ),
         (
-            "`symmetric` counts for Entropy, and a symmetric Percentile is symmetric about 0 where it is asked for; left out, its range ends at the extremes",
+            "`symmetric` counts for Entropy, and a symmetric Percentile is symmetric about 0 where that is requested; left out, its range ends at the extremes",
             "ignored; never symmetric about 0",
         ),
         (
