@@ -48,6 +48,7 @@ ALLOWED = {
     "calibration/statistics/magnitude.py": {"loudness"},
     "core/requests.py": {"loudness"},
     "core/codec.py": {"spelling"},
+    "docs/howto-speech.md": {"loud"},  # speech is loud, channels are not
 }
 
 # Constants that bound something have to say what: MAX_STEPS, not MOST.
@@ -97,6 +98,7 @@ def test_pages_use_the_words_of_the_field() -> None:
         for page in PAGES
         for number, text in prose(page)
         for match in PRIVATE.finditer(text)
+        if match[0].lower() not in ALLOWED.get(page.relative_to(ROOT).as_posix(), ())
     ]
     assert not found, "\n".join(found)
 
