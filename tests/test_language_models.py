@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,10 @@ import pytest
 from decoders import SHAPES, VOCABULARY, WIDTH, ids, primitive_decoder, weights
 
 import octavo
+from octavo.algorithms.weights.bit_choice import Priced, choose
 from octavo.core.plan import Key, Plan, Shared
 from octavo.data.decoder import Decoder
+from octavo.errors import DataError, RecipeError
 from octavo.model.files import io
 from octavo.model.runtime.session import Session
 
@@ -124,3 +128,73 @@ def test_tables_of_positions_stay_float_beside_the_vocabulary() -> None:
     plan = octavo.plan(proto, weights="int4", embeddings=8)
     assert plan.nodes["embedded"].lowering == "GatherBlockQuantized"
     assert "small beside" in next(one.reason for one in plan.skipped if one.node == "placed")
+
+
+def matrix_bytes(result: octavo.Result) -> int:
+    """The bytes of everything that a MatMulNBits of the layers reads beside its input."""
+    proto = io.to_proto(result.model)
+    sizes = {one.name: len(one.raw_data) for one in proto.graph.initializer}
+    nodes = [n for n in proto.graph.node if n.op_type == "MatMulNBits" and not n.name.startswith("logits")]
+    return sum(sizes[name] for n in nodes for name in n.input[1:] if name)
+
+
+def sharp() -> onnx.ModelProto:
+    """A decoder in which some layers matter more than others."""
+    proto = primitive_decoder()
+    for tensor in proto.graph.initializer:
+        if tensor.name in ("l0.v", "l0.o"):
+            array = 4 * onnx.numpy_helper.to_array(tensor)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    return proto
+
+
+def test_bits_by_sensitivity_move_predictions_less_at_the_same_bytes() -> None:
+    proto = sharp()
+    data = feeds(proto, 14)
+    uniform = octavo.quantize(proto, data, weights="int4", accuracy_level=0)
+    mixed = octavo.quantize(proto, data, weights="int4", accuracy_level=0, bits=4)
+    assert matrix_bytes(mixed) <= matrix_bytes(uniform)
+    assert mixed.recipe is not None
+    assert mixed.recipe.weight_only.average_bits is None
+    assert {str(one.qtype) for one in mixed.recipe.weight_only.layers} >= {"uint8"}
+    assert any("bits by sensitivity" in note for note in mixed.plan.notes)
+    moved = [
+        np.mean([divergence(logits(one.model, feed), logits(io.load(proto), feed)) for feed in data[-3:]])
+        for one in (mixed, uniform)
+    ]
+    assert moved[0] < 0.9 * moved[1]
+    again = octavo.quantize(proto, data, recipe=mixed.recipe)
+    assert io.to_proto(again.model).graph == io.to_proto(mixed.model).graph
+    more = octavo.quantize(proto, data, weights="int4", accuracy_level=0, bits=6)
+    assert matrix_bytes(uniform) < matrix_bytes(more) <= 1.45 * matrix_bytes(uniform)
+
+
+def test_bits_by_sensitivity_need_data_that_can_be_read_again() -> None:
+    proto = primitive_decoder()
+    with pytest.raises(DataError, match="calibration data"):
+        octavo.quantize(proto, weights="int4", bits=4)
+    with pytest.raises(DataError, match="only once"):
+        octavo.quantize(proto, iter(feeds(proto)), weights="int4", bits=4)
+    with pytest.raises(RecipeError, match="2 to 8 bits on average"):
+        octavo.quantize(proto, feeds(proto), weights="int4", bits=9)
+
+
+def test_sizes_within_a_budget_lose_the_least() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        losses = -np.sort(-rng.random((6, 3)), axis=1)
+        things = [
+            [Priced(size, float(loss)) for size, loss in zip((1, 2, 4), row, strict=True)] for row in losses
+        ]
+
+        def total(chosen: Sequence[int], what: str, things: list[list[Priced]] = things) -> float:
+            return sum(getattr(sizes[index], what) for sizes, index in zip(things, chosen, strict=True))
+
+        every = list(itertools.product(range(3), repeat=6))
+        for budget in (6, 9, 14, 24):
+            got = choose(things, budget)
+            assert total(got, "bytes") <= budget
+            least = min(total(one, "loss") for one in every if total(one, "bytes") <= budget)
+            assert total(got, "loss") <= least + float(np.ptp(losses, axis=1).max())
+        assert got == [2] * 6
+    assert choose([[Priced(5, 1.0), Priced(9, 0.5)]], 1) == [0]

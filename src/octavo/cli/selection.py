@@ -88,6 +88,12 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         "--embeddings", metavar="BITS", help="of tables that are looked up, or 'float' (default: float)"
     )
     blocks.add_argument(
+        "--bits",
+        type=float,
+        metavar="X",
+        help="on average: layers get 2, 4 or 8 bits by how far predictions move with each (needs data)",
+    )
+    blocks.add_argument(
         "--layer",
         metavar="PATTERN=BITS",
         action="append",
@@ -115,6 +121,7 @@ _CHANGES = (
     "accuracy_level",
     "head",
     "embeddings",
+    "bits",
     "method",
     "steps",
     "format",

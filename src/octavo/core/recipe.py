@@ -208,9 +208,12 @@ class WeightOnly:
     table_axis: int = -1  # along which the blocks of a table run
     whole_columns: bool = False  # QDQ: a block is all that one output is computed from
     layers: tuple[LayerWeights, ...] = ()
+    average_bits: float | None = None  # layers get 2, 4 or 8 bits by their sensitivity, so many on average
 
     def __post_init__(self) -> None:
         _set_tuple(self, "layers")
+        if self.average_bits is not None and not 2 <= self.average_bits <= 8:
+            raise RecipeError(f"Weights have 2 to 8 bits on average, not {self.average_bits:g}.")
         if self.accuracy_level not in range(5):
             raise RecipeError(f"accuracy_level is 0, 1, 2, 3 or 4, not {self.accuracy_level}.")
 

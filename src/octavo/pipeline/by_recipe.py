@@ -16,11 +16,12 @@ from octavo.pipeline.calibrate import Calibrated, calibrated, carried_out, sampl
 from octavo.pipeline.finish import finish
 from octavo.pipeline.half_precision import with_half
 from octavo.pipeline.load import load
+from octavo.pipeline.mixed_bits import with_widths
 from octavo.pipeline.options import Run
 from octavo.pipeline.plan import planned, refuse_nothing
 from octavo.pipeline.prepare import PreparedModel, needed_opset, ready, uncollected
 from octavo.pipeline.resolve import Steps, check_data, check_repeats, enough, float_steps, plan_steps
-from octavo.pipeline.weight_inputs import needs_inputs
+from octavo.pipeline.weight_inputs import inputs_of, needs_inputs
 from octavo.result import Result, check_output
 from octavo.targets import Target
 
@@ -78,6 +79,12 @@ def quantize(
         if steps.of_phase(Phase.PLAN):
             found, made, steps = plan_steps(made, found, run, steps)
             refuse_nothing(model, made.plan)
+    if recipe.weight_only.average_bits is not None and recipe.is_weight_only:
+        read = found.samples if found is not None else None
+        read = samples_of(model, data, run.observation.samples) if read is None and data is not None else read
+        given = inputs_of(model, made.plan, found.probes) if found is not None else {}
+        made = with_widths(made, given, read, run.progress)
+        recipe = made.recipe
     samples = found.samples if found is not None and found.samples is not None else data
     plan = with_half(made.plan, model, recipe, target, samples, run)
     recorded_recipe.record(model, recipe)

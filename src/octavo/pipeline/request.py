@@ -63,6 +63,7 @@ class Changes(TypedDict, total=False):
     layers        bits or types by patterns of nodes: ``{"*down_proj*": 8, "/lm_head/*": "float"}``
     include       patterns of nodes: quantize these and no others
     exclude       patterns of nodes that stay in float
+    bits          bits of weights in blocks on average: layers get 2, 4 or 8 by their measured sensitivity
     op_types      quantize these op types and no others
     ============  ======================================================================================
     """
@@ -82,12 +83,13 @@ class Changes(TypedDict, total=False):
     head: str | int | None
     embeddings: str | int | None
     layers: Mapping[str, str | int] | None
+    bits: float | None
     include: Iterable[Pattern] | Pattern
     exclude: Iterable[Pattern] | Pattern
     op_types: Iterable[str] | str | None
 
 
-_WEIGHT_ONLY = ("algorithm", "accuracy_level", "head", "embeddings", "layers")
+_WEIGHT_ONLY = ("algorithm", "accuracy_level", "head", "embeddings", "layers", "bits")
 _OF_THE_RECIPE = (
     "weights",
     "activations",
@@ -251,6 +253,7 @@ class RecipeRequest:
             table_axis=base.table_axis,
             whole_columns=base.whole_columns,
             layers=(*base.layers, *layers),
+            average_bits=base.average_bits if (bits := given.get("bits")) is None else float(bits),
         )
 
     def _steps(self, recipe: Recipe, activations: Any) -> tuple[str, ...]:
