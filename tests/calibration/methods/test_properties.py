@@ -209,19 +209,21 @@ def test_entropy_keeps_at_least_what_its_divergence_is_worth(values: Array, size
     assert kept >= math.exp(-divergence_by_definition(counts, upto, size[1])) - 1e-9
 
 
+AWAY_FROM_ZERO: dict[str, Callable[[np.random.Generator], Any]] = {
+    "normal around 3": lambda rng: rng.normal(3, 0.5, 20_000),
+    "sigmoid": lambda rng: 1 / (1 + np.exp(-rng.normal(1, 1, 20_000))),
+    "pixels": lambda rng: rng.uniform(16, 235, 20_000),
+    "negative": lambda rng: rng.normal(-5, 0.1, 20_000),
+}
+
+
 @pytest.mark.parametrize("bins", [128, 512, 2048])
-@pytest.mark.parametrize("name", ["normal around 3", "sigmoid", "pixels", "negative"])
+@pytest.mark.parametrize("name", AWAY_FROM_ZERO)
 def test_data_away_from_zero_keeps_its_range_by_entropy(name: str, bins: int) -> None:
-    rng = np.random.default_rng(0)
-    values = {
-        "normal around 3": rng.normal(3, 0.5, 50_000),
-        "sigmoid": 1 / (1 + np.exp(-rng.normal(1, 1, 50_000))),
-        "pixels": rng.uniform(16, 235, 50_000),
-        "negative": rng.normal(-5, 0.1, 50_000),
-    }[name].astype(np.float32)
+    values = AWAY_FROM_ZERO[name](np.random.default_rng(0)).astype(np.float32)
     for levels in (64, 128):
         found = read(state_of(values), Scheme(UINT8, method=Entropy(bins, levels)))
-        assert np.mean((values >= found.low) & (values <= found.high)) > 0.99
+        assert np.mean((values >= found.low) & (values <= found.high)) > 0.98
 
 
 # ---- the drop-in
@@ -246,7 +248,7 @@ def test_the_collector_errs_at_most_three_times_as_much_as_min_max_at_any_bin_co
 
 @pytest.mark.peer
 @settings(FEW, max_examples=int(EXAMPLES or 15))
-@given(values=tensors(), bins=st.sampled_from([128, 256, 512]))
+@given(values=tensors(), bins=st.sampled_from([128, 256, 512, 1024]))
 def test_the_collector_agrees_with_stock_where_stock_is_right(values: Array, bins: int) -> None:
     stock = pytest.importorskip("onnxruntime.quantization.calibrate")
     if values.min() == values.max():
@@ -259,10 +261,23 @@ def test_the_collector_agrees_with_stock_where_stock_is_right(values: Array, bin
         by_collector(calibrate, values, "entropy", bins, False),
         error_of_extremes(values, scheme),
     )
-    if error_of(values, theirs, scheme) <= 3 * extremes:
-        assert error_of(values, ours, scheme) <= 3 * max(extremes, error_of(values, theirs, scheme))
+    right = error_of(values, theirs, scheme)
+    if right <= 3 * extremes:
+        assert error_of(values, ours, scheme) <= 3 * max(extremes, right)
         if bins == 128:  # as many bins as levels: one threshold to choose from
             assert ours[:2] == pytest.approx(theirs[:2], rel=0.02)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("bins", [128, 256, 512, 1024])
+@pytest.mark.parametrize("name", AWAY_FROM_ZERO)
+def test_the_collector_agrees_with_stock_at_every_bin_count_on_data_away_from_zero(
+    name: str, bins: int
+) -> None:
+    stock = pytest.importorskip("onnxruntime.quantization.calibrate")
+    values = AWAY_FROM_ZERO[name](np.random.default_rng(0)).astype(np.float32)
+    ours, theirs = (by_collector(package, values, "entropy", bins, False) for package in (calibrate, stock))
+    assert ours[:2] == pytest.approx(theirs[:2], abs=0.05 * float(np.abs(values).max()))
 
 
 @FEW
