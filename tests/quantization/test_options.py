@@ -196,3 +196,38 @@ def test_matmul_of_two_activations_stays_float_in_qoperator(tmp_path: Path) -> N
 def test_blocks_of_four_bit_weights(tmp_path: Path) -> None:
     found = static(matmul_then("Relu"), tmp_path, {"BlockSize": 4}, weight_type=QuantType.QInt4)
     assert found["w_scale"].shape == (2, 8)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"QuantizeBias": False},
+        {"UseQDQContribOps": True},
+        {"AddQDQPairToWeight": True},
+        {"DedicatedQDQPair": True},
+        {"OpTypesToExcludeOutputQuantization": ["Conv"]},
+        {"QDQKeepRemovableActivations": True},
+        {"QDQDisableWeightAdjustForInt32Bias": True},
+        {"BlockSize": 8},
+        {"QDQOpTypePerChannelSupportToAxis": {"Conv": 1}},
+    ],
+    ids=str,
+)
+def test_options_of_qdq_change_nothing_in_the_other_formats(options: dict[str, Any], tmp_path: Path) -> None:
+    style = {"quant_format": QuantFormat.QOperator, "per_channel": True}
+    plain, given = (static(residual(), tmp_path, chosen, **style) for chosen in ({}, options))
+    assert plain.keys() == given.keys()
+    assert all(np.array_equal(plain[name], given[name]) for name in plain)
+    assert not any(
+        n.domain == "com.microsoft" and n.op_type == "QuantizeLinear"
+        for n in onnx.load(tmp_path / "out.onnx").graph.node
+    )
+
+
+@pytest.mark.parametrize("kind", [QuantType.QInt8, QuantType.QUInt16])
+def test_zero_points_are_restricted_for_uint8_only(kind: QuantType, tmp_path: Path) -> None:
+    made = [
+        static(residual(), tmp_path, options, activation_type=kind)
+        for options in ({}, {"ActivationRestrictedAsymmetric": True})
+    ]
+    assert all(np.array_equal(made[0][name], made[1][name]) for name in made[0])

@@ -100,11 +100,15 @@ Change = Callable[[Settings, Any], Settings]
 
 @dataclass(frozen=True)
 class Option:
-    """A key of ``extra_options``: its default, what it is in a recipe, and the change it makes."""
+    """A key of ``extra_options``: its default, what it is in a recipe, the change it makes, and where."""
 
     default: Any
     equivalent: str
     change: Change
+    styles: tuple[Style, ...] = tuple(Style)  # in the others it has no meaning, and is ignored
+
+
+_QDQ = (Style.QDQ,)
 
 
 def _overridden(settings: Settings, raw: Any) -> Settings:
@@ -117,14 +121,22 @@ def _overridden(settings: Settings, raw: Any) -> Settings:
 
 
 def _nnapi_sigmoid(settings: Settings, on: Any) -> Settings:
-    if not on or settings.recipe.style is not Style.QOPERATOR:
+    if not on:
         return settings
     fixed = tuple(Override(name, scale=(1.0 / 256.0,), zero_point=(0,)) for name in settings.names.sigmoids)
     return settings.but(overrides=(*settings.recipe.overrides, *fixed))
 
 
+def _restricted(settings: Settings, on: Any) -> Settings:
+    """Only uint8 has zero points that are restricted."""
+    scheme = settings.recipe.activations
+    if not isinstance(scheme, Scheme) or scheme.qtype != UINT8:
+        return settings
+    return settings.activations(restricted=bool(on))
+
+
 def _blocked(settings: Settings, size: Any) -> Settings:
-    if not size or settings.recipe.style is not Style.QDQ:
+    if not size:
         return settings
     return settings.weights(granularity=PerBlock(int(size))).listing(unfused_blocks=True)
 
@@ -166,9 +178,7 @@ OPTIONS: dict[str, Option] = {
     "ActivationSymmetric": Option(
         False, "activations: {symmetric: true}", lambda s, v: s.activations(symmetric=bool(v))
     ),
-    "ActivationRestrictedAsymmetric": Option(
-        False, "activations: {restricted: true}", lambda s, v: s.activations(restricted=bool(v))
-    ),
+    "ActivationRestrictedAsymmetric": Option(False, "activations: {restricted: true}", _restricted),
     "WeightSymmetric": Option(
         None,
         "weights: {symmetric: …}",
@@ -192,26 +202,30 @@ OPTIONS: dict[str, Option] = {
         "none needed: types are inferred",
         lambda s, v: replace(s, default_type=None if v is None else int(v)),
     ),
-    "extra.Sigmoid.nnapi": Option(False, "overrides of the results of Sigmoid", _nnapi_sigmoid),
-    "AddQDQPairToWeight": Option(
-        False, "writing: {float_weights: true}", lambda s, v: s.writing(float_weights=bool(v))
+    "extra.Sigmoid.nnapi": Option(
+        False, "overrides of the results of Sigmoid", _nnapi_sigmoid, (Style.QOPERATOR,)
     ),
-    "QuantizeBias": Option(True, "quantize_bias", lambda s, v: s.but(quantize_bias=bool(v))),
+    "AddQDQPairToWeight": Option(
+        False, "writing: {float_weights: true}", lambda s, v: s.writing(float_weights=bool(v)), _QDQ
+    ),
+    "QuantizeBias": Option(True, "quantize_bias", lambda s, v: s.but(quantize_bias=bool(v)), _QDQ),
     "OpTypesToExcludeOutputQuantization": Option(
-        [], "listing: {float_outputs: […]}", lambda s, v: s.listing(float_outputs=tuple(v or ()))
+        [], "listing: {float_outputs: […]}", lambda s, v: s.listing(float_outputs=tuple(v or ())), _QDQ
     ),
     "DedicatedQDQPair": Option(
-        False, "writing: {dedicated: true}", lambda s, v: s.writing(dedicated=bool(v))
+        False, "writing: {dedicated: true}", lambda s, v: s.writing(dedicated=bool(v)), _QDQ
     ),
-    "QDQOpTypePerChannelSupportToAxis": Option({}, "listing: {channel_axes: …}", _channel_axes),
+    "QDQOpTypePerChannelSupportToAxis": Option({}, "listing: {channel_axes: …}", _channel_axes, _QDQ),
     "UseQDQContribOps": Option(
-        False, "writing: {domain: com.microsoft}", lambda s, v: s.writing(domain=MS) if v else s
+        False, "writing: {domain: com.microsoft}", lambda s, v: s.writing(domain=MS) if v else s, _QDQ
     ),
-    "QDQKeepRemovableActivations": Option(False, "fuse_clamps: false", lambda s, v: s.but(fuse_clamps=not v)),
+    "QDQKeepRemovableActivations": Option(
+        False, "fuse_clamps: false", lambda s, v: s.but(fuse_clamps=not v), _QDQ
+    ),
     "QDQDisableWeightAdjustForInt32Bias": Option(
-        False, "listing: {room_for_biases: false}", lambda s, v: s.listing(room_for_biases=not v)
+        False, "listing: {room_for_biases: false}", lambda s, v: s.listing(room_for_biases=not v), _QDQ
     ),
-    "BlockSize": Option(0, "weights: {granularity: block:SIZE}", _blocked),
+    "BlockSize": Option(0, "weights: {granularity: block:SIZE}", _blocked, _QDQ),
     "CalibTensorRangeSymmetric": Option(None, "activations: {symmetric: true}", _symmetric_ranges),
     "CalibMovingAverage": Option(False, "activations: {method: {minmax: {momentum: …}}}", _moving_average),
     "CalibMovingAverageConstant": Option(
@@ -236,7 +250,7 @@ OPTIONS: dict[str, Option] = {
 def with_options(settings: Settings, options: Mapping[str, Any] | None) -> Settings:
     """Return the settings under the caller's ``extra_options``, which stay as they are."""
     for key, value in (options or {}).items():
-        if key in OPTIONS:
+        if key in OPTIONS and settings.recipe.style in OPTIONS[key].styles:
             settings = OPTIONS[key].change(settings, value)
     return settings
 
