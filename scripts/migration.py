@@ -203,6 +203,10 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "MatMulNBits: `nodes_to_include`, `bits` and `block_size` are obeyed by every method, any number of blocks in a column, HQQ without torch",
             "ignored by some; an odd number fails; torch",
         ),
+        (
+            "MatMulNBits with 8 bits: QDQ and Gather too; k_quant obeys `is_symmetric`",
+            "left float; zero points always",
+        ),
         ("Behind a weight with leading axes of one, MatMulNBits needs one Reshape", "thirteen nodes more"),
         ("What comes behind an int8 weight that is dequantized and transposed", "a loop without end"),
     ),
