@@ -140,7 +140,7 @@ def quantize(
 
 
 def _effort(effort: str | None, request: RecipeRequest, keywords: _Split, data: Any, stats: Any) -> str:
-    """How much is tried, checked against what else the call says."""
+    """Return how much is tried, checked against what else the call says."""
     _, sheet = request.resolve(static=True)
     is_fixed = (
         request.fixes_recipe
@@ -230,7 +230,7 @@ class _Gates:
         return replace(run, destination=replace(run.destination, path=None))
 
     def checked(self, result: Result, run: pipeline.Run) -> Result:
-        """The result with its gates, written under the name that they decide."""
+        """Return the result with its gates, written under the name that they decide."""
         if not self.limits:
             return result
         gates = check_gates(
@@ -249,7 +249,7 @@ class _Gates:
 
 
 def demands_of(given: Demands | Mapping[str, Any] | None, data: Any) -> Demands | None:
-    """What a result has to meet, from keywords; None where nothing is said."""
+    """Return what a result has to meet, from keywords; None where nothing is said."""
     if isinstance(given, Demands):
         return given
     said = limits_of(given or {})
@@ -261,7 +261,7 @@ def demands_of(given: Demands | Mapping[str, Any] | None, data: Any) -> Demands 
 
 
 def task_of(task: TaskCheck | str | None, data: Any) -> TaskCheck | None:
-    """The task that trials are evaluated on; a name alone is evaluated on the same data."""
+    """Return the task that trials are evaluated on; a name alone is evaluated on the same data."""
     return TaskCheck(task, data) if isinstance(task, str) else task
 
 
@@ -457,7 +457,7 @@ def ready(
     recipe: RecipeSource | None = None,
     options: PrepareOptions | None = PrepareOptions(),  # noqa: B008
 ) -> ir.Model:
-    """The model as ``plan``, ``calibrate`` and ``emit`` see it: prepared for this recipe."""
+    """Return the model as ``plan``, ``calibrate`` and ``emit`` see it: prepared for this recipe."""
     wanted, _ = RecipeRequest.of(recipe, None, {}).resolve(static=True)
     loaded = io.load(model)
     pipeline.ready(loaded, pipeline.needed_opset(wanted), options)
@@ -534,7 +534,7 @@ def emit(
 
 
 def inspect(model: ModelSource) -> model_inspect.Inspection:
-    """How a model is quantized: types, granularity, counts, size by part."""
+    """Return how a model is quantized: types, granularity, counts, size by part."""
     return model_inspect.inspect(io.load(model))
 
 

@@ -54,7 +54,7 @@ def ranges(stats: Stats, wanted: Mapping[str, Scheme]) -> dict[str, Range]:
 
 
 def unusable(stats: Stats, wanted: Mapping[str, Scheme]) -> dict[str, str]:
-    """The tensors that have no range, and why."""
+    """Return the tensors that have no range, and why."""
     found: dict[str, str] = {}
     for tensor in wanted:
         if tensor not in stats:
@@ -65,5 +65,5 @@ def unusable(stats: Stats, wanted: Mapping[str, Scheme]) -> dict[str, str]:
 
 
 def load_stats(data: bytes) -> Stats:
-    """The statistics that :meth:`~octavo.core.stats.Stats.to_bytes` gave."""
+    """Return the statistics that :meth:`~octavo.core.stats.Stats.to_bytes` gave."""
     return Stats.from_bytes(data, KINDS)

@@ -44,7 +44,7 @@ def _halved(counts: Array) -> Array:
 
 
 def merge(old: Centred, values: Array, low: float, high: float, threshold: float) -> Centred:
-    """A histogram with more values counted in; ``low``, ``high`` and ``threshold`` are theirs."""
+    """Return a histogram with more values counted in; ``low``, ``high`` and ``threshold`` are theirs."""
     counts, edges, old_low, old_high, top = old
     width = (float(edges[-1]) - float(edges[0])) / len(counts)
     more = max(0, int(np.ceil((threshold - top) / width - 1e-9))) if width else 0
@@ -60,7 +60,7 @@ def merge(old: Centred, values: Array, low: float, high: float, threshold: float
 
 
 def threshold(histogram: Centred, levels: int) -> Range:
-    """The range whose quantized histogram diverges least; ``levels`` counts both sides of zero."""
+    """Return the range whose quantized histogram diverges least; ``levels`` counts both sides of zero."""
     counts, edges, low, high, _ = histogram
     side = len(counts) // 2
     width = (float(edges[-1]) - float(edges[0])) / len(counts)

@@ -34,7 +34,7 @@ def rel_entr(pk: npt.ArrayLike, qk: npt.ArrayLike) -> Array:
 
 
 def entropy(pk: npt.ArrayLike, qk: npt.ArrayLike, base: float | None = None, axis: int = 0) -> Array:
-    """The Kullback-Leibler divergence of two distributions, which need not be normalised."""
+    """Return the Kullback-Leibler divergence of two distributions, which need not be normalised."""
     p, q = (np.asarray(v, np.float64) for v in (pk, qk))
     parts = rel_entr(p / p.sum(axis=axis, keepdims=True), q / q.sum(axis=axis, keepdims=True))
     total = np.sum(parts, axis=axis)

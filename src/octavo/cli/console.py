@@ -73,12 +73,12 @@ class _Phase:
 
     @property
     def elapsed(self) -> float:
-        """The seconds since the phase began."""
+        """Return the seconds since the phase began."""
         return time.monotonic() - self.begun
 
     @property
     def seconds_left(self) -> float | None:
-        """The seconds that the rest takes at the speed so far; None as long as that is a guess."""
+        """Return the seconds that the rest takes at the speed so far; None as long as that is a guess."""
         spent = self.updated - self.begun
         if not self.is_counted or self.total is None or not self.done or spent < PATIENCE:
             return None
@@ -93,14 +93,14 @@ class _Phase:
 
     @property
     def title(self) -> str:
-        """What is being done, for a line that has to fit."""
+        """Return what is being done, for a line that has to fit."""
         from octavo.reporting.text import clean
 
         return clean(self.name, _LONGEST_TITLE)
 
     @property
     def rest(self) -> str:
-        """How much is done, and how long the rest takes."""
+        """Return how much is done, and how long the rest takes."""
         count = f"{self.done}/{self.total}" if self.is_counted else str(self.done) if self.done else ""
         left = self.seconds_left
         return f"{count}, {_clock(left)} left" if left is not None else count
@@ -180,7 +180,7 @@ class _Bar:
 
     @property
     def clock(self) -> str:
-        """The time since the beginning."""
+        """Return the time since the beginning."""
         return _clock(time.monotonic() - self._begun)
 
     def _draw(self) -> None:

@@ -27,5 +27,5 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The flags as arguments of a call."""
+    """Return the flags as arguments of a call."""
     return {name: getattr(options, name) for name in ("engine", "workers", "address", "threads")}

@@ -85,7 +85,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _data(options: argparse.Namespace) -> Any:
-    """What the flags of data say; for labelled data, its place."""
+    """Return what the flags of data say; for labelled data, its place."""
     if options.task == "agreement":
         return data_of(options)
     if given := given_flags(options, ("layout",)):

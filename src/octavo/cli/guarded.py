@@ -66,12 +66,12 @@ def accept_signals() -> None:
 
 
 def stopped() -> int | None:
-    """The exit code of a command that was asked to stop, whatever libraries made of it on the way."""
+    """Return the exit code of a command that was asked to stop, whatever libraries made of it on the way."""
     return 128 + _asked_by[-1] if _asked_by else None
 
 
 def _once(act: Callable[[int, Any], object]) -> Callable[[int, Any], None]:
-    """The same, deaf to repetitions: they would break off the clearing up."""
+    """Return the same handler, deaf to repetitions: they would break off the clearing up."""
     last = -_REPEAT_SECONDS
 
     def act_once(number: int, frame: Any) -> None:

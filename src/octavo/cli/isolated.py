@@ -56,7 +56,7 @@ def _say_what_is_missing(message: Mapping[str, Any], console: Console) -> None:
 
 
 def work(call: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """The worker's side."""
+    """Run the worker's side of an isolated command."""
     from octavo.cli.main import VERBS, parse
 
     options = parse(call["arguments"])

@@ -74,7 +74,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line, all verbs included."""
+    """Return the command line, all verbs included."""
     common = _Parser(add_help=False)
     group = common.add_argument_group("common")
     for flag, text in (
@@ -189,7 +189,7 @@ def _code_of(error: Exception) -> int:
 
 
 def _flags_of(given: Sequence[str]) -> list[str]:
-    """The flags of the verb that a command line names."""
+    """Return the flags of the verb that a command line names."""
     named = next((word for word in given if any(word == verb.name for verb in VERBS)), None)
     return _flags(parser(), named)
 
@@ -245,7 +245,7 @@ def _closed_pipe() -> int:
 
 
 def entry() -> NoReturn:
-    """The console script."""
+    """Return the console script."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -78,7 +78,7 @@ def check_outputs(options: argparse.Namespace, outputs: Mapping[str, str | None]
 
 
 def _inputs(options: argparse.Namespace) -> dict[str, Any]:
-    """The files and folders that a command line says to read, by what it calls them."""
+    """Return the files and folders that a command line says to read, by what it calls them."""
     found: dict[str, Any] = {}
     for name in _INPUTS:
         value = getattr(options, name, None)
@@ -96,7 +96,7 @@ def _inputs(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _weights(models: Sequence[str]) -> list[Path]:
-    """The files that hold the weights of models; what is no model has none."""
+    """Return the files that hold the weights of models; what is no model has none."""
     from octavo.model.files.io import read_files
 
     return [path for model in models for path in read_files(model).paths()]
@@ -114,7 +114,7 @@ def check_report(name: str | None) -> None:
 
 
 def shown(path: str | Path) -> str:
-    """A path as people would type it: from the working folder where it lies below it."""
+    """Return a path as people would type it: from the working folder where it lies below it."""
     whole, here = Path(path).absolute(), Path.cwd()
     return str(whole.relative_to(here) if whole.is_relative_to(here) else whole)
 

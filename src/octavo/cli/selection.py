@@ -139,13 +139,13 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def flags_of(options: argparse.Namespace) -> list[str]:
-    """The flags that were given of those that say what to quantize and how."""
+    """Return the flags that were given of those that say what to quantize and how."""
     names = ("recipe", "dynamic", *_CHANGES, "layer", "op_types", "exclude", "include")
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
 
 
 def changes_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The flags as the keywords that change a recipe."""
+    """Return the flags as the keywords that change a recipe."""
     found = {name: getattr(options, name) for name in _CHANGES if getattr(options, name) is not None}
     if "format" in found:
         found["style"] = found.pop("format")

@@ -46,7 +46,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def task_options(options: argparse.Namespace, task: str) -> dict[str, Any]:
-    """The flags that are options of a task."""
+    """Return the flags that are options of a task."""
     names = _OWN if task == "agreement" else (*_OWN, *_FROM_DATA)
     found = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if task != "agreement" and (preprocess := preprocess_of(options)) is not None:

@@ -86,14 +86,14 @@ def _blame(
 
 
 def _other_weight(pair: Pair, place: int, array: Array) -> Array | None:
-    """A weight as the quantized model has it; None where it has the same."""
+    """Return a weight as the quantized model has it; None where it has the same."""
     mine = weight(pair.unit, place) if place < len(pair.unit.operands) else None
     turned = aligned(array, mine) if mine is not None else None
     return turned.astype(array.dtype) if turned is not None else None
 
 
 def _other_input(found: Matching, pair: Pair, place: int, array: Array) -> Array | None:
-    """An input as the quantized unit reads it; None where it reads floats."""
+    """Return an input as the quantized unit reads it; None where it reads floats."""
     operand = pair.unit.operands[place] if place < len(pair.unit.operands) else None
     if operand is None:
         return None
@@ -175,7 +175,7 @@ class _Alone:
         graph.output.add(name=pair.target.name or "")
 
     def run(self, values: Mapping[int, Array]) -> Array | None:
-        """The result for these operands."""
+        """Return the result for these operands."""
         feeds = {
             spec.name: np.asarray(values[place]).astype(spec.dtype, copy=False)
             for spec in self._session.inputs

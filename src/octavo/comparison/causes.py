@@ -60,7 +60,7 @@ class Finding:
 def explain(
     blame: Blame, found: Matching, seen: PassSums, weights: dict[tuple[Pair, int], WeightError]
 ) -> Finding:
-    """The cause of a unit's bad result."""
+    """Return the cause of a unit's bad result."""
     unit = blame.pair.float_unit
     if blame.is_result:
         signal = found.float_view.signal(blame.pair.target)
@@ -76,7 +76,7 @@ def explain(
 
 
 def _unexplained(pair: Pair, watch: TensorSums) -> Finding:
-    """Where no tensor's quantization is the reason: an overflow, another kernel, or a lost step."""
+    """Return findings without a tensor to blame: an overflow, another kernel, or a lost step."""
     unit = pair.float_unit
     bias = unit.operands[2] if unit.kind in LINEAR and len(unit.operands) > 2 else None
     top = _stored_bias(pair)
@@ -95,7 +95,7 @@ def _unexplained(pair: Pair, watch: TensorSums) -> Finding:
 
 
 def _stored_bias(pair: Pair) -> int:
-    """The largest magnitude among the integers of a bias; 0 where there are none."""
+    """Return the largest magnitude among the integers of a bias; 0 where there are none."""
     operand = pair.unit.operands[2] if len(pair.unit.operands) > 2 else None
     value = operand.value if operand is not None else None
     maker = value.producer() if value is not None else None
@@ -116,7 +116,7 @@ def _watch(found: Matching, seen: PassSums, signal: ir.Value) -> TensorSums | No
 
 
 def weight_finding(w: WeightError, unit: Unit) -> Finding:
-    """What is wrong with a weight."""
+    """Return what is wrong with a weight."""
     cause, text, remedy = _weight_cause(w, unit)
     return Finding(w.name, "weight", cause, text, remedy, unit, axis=w.axis, excess=w.excess)
 
@@ -215,7 +215,7 @@ def _range_cause(
 
 
 def _mask(found: Matching, signal: ir.Value) -> tuple[Unit, ir.Value, Array] | None:
-    """The sum that mixes a constant of large magnitude into a tensor, and that constant."""
+    """Return the sum that mixes a constant of large magnitude into a tensor, and that constant."""
     maker = found.float_view.maker.get(signal)
     for _ in range(4):
         if maker is None:
@@ -246,7 +246,7 @@ def _is_stored(found: Matching, unit: Unit) -> bool:
 
 
 def _unlike(found: Matching, seen: PassSums, unit: Unit) -> tuple[float, float] | None:
-    """The smallest and the largest magnitude that a Concat joins, if they are too far apart."""
+    """Return the smallest and the largest magnitude that a Concat joins, if they are too far apart."""
     tops = []
     for _, operand in operands(unit):
         watch = _watch(found, seen, found.float_view.signal(operand.value))

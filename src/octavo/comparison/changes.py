@@ -27,7 +27,7 @@ from octavo.targets import target as find_target
 
 
 def base_recipe(model: ir.Model, weights: Iterable[WeightError]) -> Recipe:
-    """The recipe that a quantized model seems to have been made by."""
+    """Return the recipe that a quantized model seems to have been made by."""
     found = inspect.inspect(model)
     stored = found.weights.most_common(1)
     kinds = [name for name, _ in found.activations.most_common() if name != "int32"]
@@ -68,7 +68,7 @@ class Changes:
             self._avoid = planning.lost_weights(model, self._plan)
 
     def for_finding(self, finding: Finding) -> tuple[Change, ...]:
-        """The changes that concern a finding and that the planner accepts, the likeliest first."""
+        """Return the changes that concern a finding and that the planner accepts, the likeliest first."""
         found: list[Change] = []
         for change in self._choices(finding):
             wanted = combined(self._base, [change])
@@ -105,7 +105,7 @@ class Changes:
                 yield Change(f"keep {unit.name!r} ({unit.node.op_type}) in float", exclude=(unit.name,))
 
     def _root(self, tensor: str) -> str:
-        """The tensor whose parameters this one has."""
+        """Return the tensor whose parameters this one has."""
         if self._plan is None:
             return tensor
         key = Key(tensor)
@@ -120,5 +120,5 @@ def _set(tensor: str, text: str, **settings: object) -> Change:
 
 
 def _literal(name: str) -> str:
-    """A tensor's name as a pattern that means only itself."""
+    """Return a tensor's name as a pattern that means only itself."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)

@@ -52,7 +52,7 @@ class Finding:
 
 
 def kind(model: ir.Model) -> Iterator[Finding]:
-    """What is unlike a plain float32 model, and what is quantized already."""
+    """Yield what is unlike a plain float32 model, and what is quantized already."""
     sentence = describe_kind(model)
     if sentence is not None:
         yield Finding(NOTE, "kind", "the model", sentence, "nothing")
@@ -69,7 +69,7 @@ def kind(model: ir.Model) -> Iterator[Finding]:
 
 
 def opset(model: ir.Model) -> Iterator[Finding]:
-    """An opset that is too old or too new."""
+    """Report an opset that is too old or too new."""
     version, newest = query.opset(model), runtime_opset_limit()
     if version > newest:
         text = f"opset {version} is newer than the installed onnxruntime, which knows {newest}"
@@ -120,7 +120,7 @@ def shapes(model: ir.Model) -> Iterator[Finding]:
 
 
 def masks(model: ir.Model) -> Iterator[Finding]:
-    """What structure alone tells to be no good."""
+    """Yield what structure alone tells to be no good."""
     avoid = hazards.structural(list(query.nodes(model)))
     for node, reason in avoid.nodes.items():
         topic = "masks" if "mask" in reason else "ranges"
@@ -165,7 +165,7 @@ def weights(model: ir.Model, plan: Plan) -> Iterator[Finding]:
 
 
 def _both_ways(content: np.ndarray, scheme: Scheme) -> tuple[float, float]:
-    """The SQNR of the median channel of a weight with one scale, and with one per channel."""
+    """Return the SQNR of the median channel of a weight with one scale, and with one per channel."""
     axis = scheme.granularity.axis if isinstance(scheme.granularity, PerChannel) else 0
     wide = content.astype(np.float32, copy=False)
     others = tuple(i for i in range(wide.ndim) if i != (axis or 0) % wide.ndim)
@@ -191,7 +191,7 @@ def with_data(
     threads: int | None,
     progress: Progress | None,
 ) -> tuple[list[Finding], int]:
-    """What the data shows, and how many samples there were."""
+    """Return what the data shows, and how many samples there were."""
     wanted = {key.tensor: entry.scheme for key, entry in plan.entries.items() if isinstance(entry, Measured)}
     tell = (lambda done, total: progress("look", done, total)) if progress is not None else None
     joins = _joins(model)
@@ -237,7 +237,7 @@ def _width(span: Range) -> float:
 
 
 def _joins(model: ir.Model) -> dict[str, list[str]]:
-    """The computed float tensors that each Concat joins."""
+    """Return the computed float tensors that each Concat joins."""
     found: dict[str, list[str]] = {}
     for node in query.nodes(model):
         if node.op_type == "Concat" and not node.domain:

@@ -42,7 +42,7 @@ def _is_read(value: ir.Value) -> bool:
 
 
 def real(value: ir.Value | None) -> Array | None:
-    """The content of a constant: floats as float32, integers that are dequantized likewise."""
+    """Return the content of a constant: floats as float32, integers that are dequantized likewise."""
     if not is_constant(value):
         return None
     found = stored(value)
@@ -50,7 +50,7 @@ def real(value: ir.Value | None) -> Array | None:
 
 
 def stored(value: ir.Value | None) -> Array:
-    """The content of a constant as it is stored."""
+    """Return the content of a constant as it is stored."""
     return _stored(value, {})
 
 
@@ -67,7 +67,7 @@ def _stored(value: ir.Value | None, known: dict[ir.Value, Array]) -> Array:
 
 
 def numbers(value: ir.Value | None) -> Array | None:
-    """A scale or zero point that is a constant, in float64."""
+    """Return a scale or zero point that is a constant, in float64."""
     return stored(value).astype(np.float64) if is_constant(value) else None
 
 
@@ -97,7 +97,7 @@ def dequantize(q: Array, scale: Array, zero: Array | None, axis: int, block: int
 
 
 def blocks(node: ir.Node) -> Array | None:
-    """The weight of a MatMulNBits node as ``[N, K]``."""
+    """Return the weight of a MatMulNBits node as ``[N, K]``."""
     packed, scales = query.constant(node.inputs[1]), query.constant(node.inputs[2])
     if packed is None or scales is None:
         return None

@@ -50,7 +50,7 @@ class TensorSums:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the accumulated SQNR, over resampled samples."""
+        """Return the 95 % interval of the accumulated SQNR, over resampled samples."""
         energies = np.array(self.by_sample, np.float64).reshape(-1, 2)
         return sqnr_interval(energies[:, :1], energies[:, 1:])
 
@@ -121,7 +121,7 @@ def _counts(found: Matching, pair: Pair) -> bool:
 
 
 def clipping(view: View, value: ir.Value) -> Clipping | None:
-    """The fixed range that a signal is quantized to, if it is one range for the whole tensor."""
+    """Return the fixed range that a signal is quantized to, if it is one range for the whole tensor."""
     found = view.quantization(view.signal(value))
     scale = numbers(found.scale) if found is not None else None
     if found is None or scale is None or scale.size != 1:
@@ -212,7 +212,7 @@ class _Sessions:
         return plain
 
     def _operands(self, plain: Mapping[str, Array]) -> dict[str, Array]:
-        """What the replay is fed with."""
+        """Return what the replay is fed with."""
         specs = self.alone.inputs if self.alone is not None else []
         found: dict[str, Array] = {}
         for spec in specs:

@@ -45,7 +45,7 @@ _NORMS = tuple(op for op, (scale, *_) in NORMALIZATIONS.items() if scale == 1)
 
 
 def with_factors(found: Matching, *, threads: int | None = None) -> ir.Model | None:
-    """A copy of the float model with the factors of the quantized one; None where there are none.
+    """Return a copy of the float model with the factors of the quantized one; None where there are none.
 
     Where a copy with all factors that were found computes something else, one with those that are known
     exactly may not: what stands in a Mul.
@@ -220,7 +220,7 @@ def _times(values: Array, *factors: Array | None) -> Array:
 
 
 def _axes(unit: Unit, plain: Array) -> tuple[int, ...] | None:
-    """The axes of input channels and, last, of output channels; a depthwise layer has one for both."""
+    """Return the axes of input channels and, last, of output channels; a depthwise layer has one for both."""
     if unit.kind == "Conv":
         groups = int(query.attribute(unit.node, "group", 1))
         axes = (1, 0) if groups == 1 else (0,) if plain.shape[1] == 1 else ()
@@ -309,7 +309,7 @@ class _Rework:
                     layer.replace_input_with(index, node.outputs[0])
 
     def _initializer(self, unit: Unit, place: int) -> ir.Value | None:
-        """The constant of the copy that a unit alone reads at a place."""
+        """Return the constant of the copy that a unit alone reads at a place."""
         operand = unit.operands[place] if place < len(unit.operands) else None
         name = operand.value.name if operand is not None and operand.value.is_initializer() else None
         value = self.weights.get(name) if name is not None else None

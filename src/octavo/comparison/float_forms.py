@@ -18,7 +18,7 @@ _ENOUGH_MATCHED = 0.999  # of the quantized units matched: no other form is trie
 
 
 def prepared(source: io.ModelSource, opset: int | None = None, *, optimize: bool = False) -> ir.Model:
-    """The float model as ``quantize`` sees it."""
+    """Return the float model as ``quantize`` sees it."""
     model = io.load(source)
     wanted = max(opset, query.opset(model)) if opset is not None else None
     prepare(model, PrepareOptions(opset=wanted, runtime_optimization=optimize))
@@ -27,14 +27,14 @@ def prepared(source: io.ModelSource, opset: int | None = None, *, optimize: bool
 
 
 def plain(source: io.ModelSource) -> ir.Model:
-    """A model in its normal form, with nothing folded."""
+    """Return a model in its normal form, with nothing folded."""
     model = io.load(source)
     normalize(model)
     return model
 
 
 def best_match(source: io.ModelSource, quantized: ir.Model) -> tuple[Matching, str]:
-    """The matching with that form of the float model that fits best, and the name of the form."""
+    """Return the matching with that form of the float model that fits best, and the name of the form."""
     opset = query.opset(quantized)
     choices: dict[str, Callable[[], ir.Model]] = {
         "prepared": lambda: prepared(source, opset),

@@ -42,12 +42,12 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """The name of its operator node."""
+        """Return the name of its operator node."""
         return self.node.name or (self.outputs[0].name if self.outputs else "") or ""
 
 
 def unit(node: ir.Node) -> Unit:
-    """The unit that a node is, or begins."""
+    """Return the unit that a node is, or begins."""
     lowered = INTEGER_OPERATORS.get(node.op_type)
     if lowered is None:
         if node.op_type == "Gather" and is_constant(node.inputs[0]):
@@ -87,7 +87,7 @@ def _fill(node: ir.Node, tokens: str) -> dict[tuple[str, int | str], ir.Value]:
 
 
 def _reader(value: ir.Value) -> ir.Node | None:
-    """The only node that reads a value."""
+    """Return the only node that reads a value."""
     return query.only_reader(value)
 
 
@@ -148,7 +148,7 @@ def _rows_only(step: ir.Node, before: ir.Node) -> bool:
 
 
 def weight(found: Unit, index: int) -> Array | None:
-    """The constant that a unit reads at a place, in real numbers; None where it reads no constant."""
+    """Return the constant that a unit reads at a place, in real numbers; None where it reads no constant."""
     operand = found.operands[index] if index < len(found.operands) else None
     if operand is None or not is_constant(operand.value):
         return None
@@ -164,7 +164,7 @@ def weight(found: Unit, index: int) -> Array | None:
 
 
 def scale_of(found: Unit, index: int) -> Array | None:
-    """The scales of the integers that a unit reads at a place."""
+    """Return the scales of the integers that a unit reads at a place."""
     operand = found.operands[index] if index < len(found.operands) else None
     if operand is None:
         return None
@@ -180,7 +180,7 @@ def scale_of(found: Unit, index: int) -> Array | None:
 
 
 def _line_scale(found: Unit) -> Array | None:
-    """What an integer product is multiplied with, less the scale of its input."""
+    """Return what an integer product is multiplied with, less the scale of its input."""
     inside = {v for node in found.nodes for v in node.outputs}
     total: Array = np.ones(())
     for node in found.nodes:
@@ -197,7 +197,7 @@ def _line_scale(found: Unit) -> Array | None:
 
 
 def _table(found: Unit) -> Array:
-    """A table of integer rows with a scale, and perhaps a zero point, for each."""
+    """Return a table of integer rows with a scale, and perhaps a zero point, for each."""
     gathered = [(n, constants.stored(n.inputs[0])) for n in found.nodes if n.op_type == "Gather"]
     table = gathered[0][1].astype(np.float32)
     for step in found.nodes:
@@ -209,7 +209,7 @@ def _table(found: Unit) -> Array:
 
 
 def channel_axis(found: Unit, index: int) -> int:
-    """The axis of a weight along which its scales lie."""
+    """Return the axis of a weight along which its scales lie."""
     if found.node.op_type == "QGemm":
         return 0 if query.attribute(found.node, "transB", 0) or index == 2 else 1
     if found.kind == "MatMul":

@@ -56,7 +56,7 @@ class Matching:
 
     @property
     def share(self) -> float:
-        """Which part of the quantized units was matched."""
+        """Return which part of the quantized units was matched."""
         total = len(self.pairs) + len(self.unmatched)
         return len(self.pairs) / total if total else 1.0
 
@@ -146,7 +146,7 @@ class _Matcher:
         return maker
 
     def _contradictions(self, other: Unit, unit: Unit) -> int:
-        """How many operands are matched with something that the other unit does not read."""
+        """Return how many operands are matched with something that the other unit does not read."""
         reads = {self.f.signal(o.value) for _, o in operands(other)}
         found = 0
         for _, operand in operands(unit):
@@ -171,7 +171,7 @@ class _Matcher:
     def _exits(
         self, other: Unit, unit: Unit
     ) -> tuple[ir.Value, ir.Value, tuple[ir.Node, ...], tuple[ir.Node, ...]]:
-        """Where both units give the same: behind a bias that one adds by itself, and fused clamps."""
+        """Return where both units give the same: behind a bias that one adds by itself, and fused clamps."""
         target, twin = other.outputs[0], unit.outputs[0]
         steps, more = list(other.nodes), []
         if unit.kind in LINEAR:
@@ -191,7 +191,7 @@ class _Matcher:
         return target, twin, tuple(steps), tuple(more)
 
     def _fused(self, target: ir.Value, twin: ir.Value) -> Unit | None:
-        """The clamp behind a float tensor that the quantized model has no node for."""
+        """Return the clamp behind a float tensor that the quantized model has no node for."""
         readers = self.f.readers.get(self.f.signal(target), [])
         if len(readers) != 1 or readers[0][0].kind not in CLAMPS or self.f.signal(target) in self.f.leaving:
             return None
@@ -209,7 +209,7 @@ def _has_bias(unit: Unit) -> bool:
 
 
 def _bias_add(view: View, value: ir.Value) -> Unit | None:
-    """The Add of a constant that alone reads a value."""
+    """Return the Add of a constant that alone reads a value."""
     readers = view.readers.get(view.signal(value), [])
     if len(readers) != 1 or readers[0][0].kind != "Add":
         return None
@@ -236,7 +236,7 @@ def aligned(plain: Array, other: Array) -> Array | None:
 
 
 def _likeness(other: Unit, unit: Unit) -> float:
-    """How much alike the constants of two units are; more where even the names agree."""
+    """Return how much alike the constants of two units are; more where even the names agree."""
     score = 0.5 if other.node.name and other.node.name == unit.node.name else 0.0
     for index in range(min(len(other.operands), len(unit.operands))):
         plain, mine = weight(other, index), weight(unit, index)
@@ -253,7 +253,7 @@ def _likeness(other: Unit, unit: Unit) -> float:
 
 
 def weight_pairs(found: Matching) -> Iterator[tuple[Pair, int]]:
-    """The constants of matched units: a pair, and the place of the constant."""
+    """Yield the constants of matched units: a pair, and the place of the constant."""
     for pair in found.pairs:
         for index in range(min(len(pair.float_unit.operands), len(pair.unit.operands))):
             mine, its = pair.unit.operands[index], pair.float_unit.operands[index]

@@ -18,7 +18,7 @@ Row = npt.NDArray[np.float32]
 
 
 def row(array: npt.NDArray[Any]) -> Row:
-    """The values of an array as one row of float32."""
+    """Return the values of an array as one row of float32."""
     return np.ascontiguousarray(array, np.float32).reshape(-1)
 
 
@@ -69,7 +69,7 @@ class Gap:
         self.count += x.size
 
     def errors(self, power: Power) -> Errors | None:
-        """The figures; None where nothing could be compared."""
+        """Return the figures; None where nothing could be compared."""
         if self.unlike or not self.count:
             return None
         return Errors(
@@ -110,17 +110,17 @@ class Clipping:
 
     @property
     def share(self) -> float:
-        """The share of values that are cut off."""
+        """Return the share of values that are cut off."""
         return self.cut / self.count if self.count else 0.0
 
     @property
     def noise(self) -> float:
-        """The energy lost by cutting and, by its expectation, by rounding."""
+        """Return the energy lost by cutting and, by its expectation, by rounding."""
         return self.energy + (self.count - self.cut) * self.step**2 / 12
 
     @property
     def rounding(self) -> float:
-        """The share of that energy which is rounding's."""
+        """Return the share of that energy which is rounding's."""
         return 1.0 - self.energy / self.noise if self.noise > 0 else 1.0
 
     def excess(self, power: Power) -> float:
@@ -132,7 +132,7 @@ class Clipping:
         return max(0.0, sqnr(self.noise, self.count * step**2 / 12))
 
     def used(self, power: Power) -> float:
-        """The share of the range that the values reach."""
+        """Return the share of the range that the values reach."""
         width = self.high - self.low
         inside = min(power.high, self.high) - max(power.low, self.low)
         return max(0.0, min(1.0, inside / width)) if width > 0 and power.count else 0.0
@@ -156,7 +156,7 @@ def _cosine(energy: float, cross: float, noise: float) -> float:
 
 
 def between(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> Errors | None:
-    """The distance of two arrays."""
+    """Return the distance of two arrays."""
     power, gap = Power(), Gap()
     power.add(row(x))
     gap.add(row(x), row(y))

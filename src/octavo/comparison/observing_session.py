@@ -110,7 +110,7 @@ def mapped(model: ir.Model, folder: Path) -> ir.Model:
 
 
 def fitting(feed: Mapping[str, Array], inputs: Sequence[Any]) -> dict[str, Array]:
-    """A sample of the float model under the names, and in the types, of another model's inputs."""
+    """Return a sample of the float model under the names, and in the types, of another model's inputs."""
     given = list(feed.items())
     found: dict[str, Array] = {}
     for i, spec in enumerate(inputs):

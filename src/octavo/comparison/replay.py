@@ -37,7 +37,7 @@ class Replay:
 
 
 def build(found: Matching, pairs: list[Pair]) -> Replay:
-    """A replay of those pairs that can be replayed."""
+    """Return a replay of those pairs that can be replayed."""
     builder = _Builder(found)
     for index, pair in enumerate(pairs):
         if pair.is_main and not query.subgraphs(pair.unit.node):

@@ -76,7 +76,7 @@ class Culprit:
 
     @property
     def change(self) -> Change:
-        """The likeliest change; one that changes nothing where no setting of a recipe helps."""
+        """Return the likeliest change; one that changes nothing where no setting of a recipe helps."""
         return self.changes[0] if self.changes else Change("no setting of a recipe concerns it")
 
 
@@ -130,15 +130,15 @@ class Comparison(Shown):
         }
 
     def to_pandas(self) -> Any:
-        """The tensors, in the order of the network, as a data frame."""
+        """Return the tensors, in the order of the network, as a data frame."""
         return data_frame([asdict(tensor) for tensor in self.tensors])
 
     def table(self, top: int = 10) -> str:
-        """The culprits and the worst tensors, as text."""
+        """Return the culprits and the worst tensors, as text."""
         return comparison_table(self.to_dict(), top)
 
     def markdown(self, top: int = 20) -> str:
-        """The same in Markdown."""
+        """Return the same in Markdown."""
         return comparison_markdown(self.to_dict(), top)
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ class Comparison(Shown):
 
 
 def combined(recipe: Recipe, changes: Sequence[Change]) -> Recipe:
-    """A recipe with changes added."""
+    """Return a recipe with changes added."""
     overrides = {o.tensor: o for o in (*recipe.overrides, *(o for c in changes for o in c.overrides))}
     excluded = dict.fromkeys((*recipe.exclude, *(node for c in changes for node in c.exclude)))
     return recipe.but(overrides=tuple(overrides.values()), exclude=tuple(excluded))

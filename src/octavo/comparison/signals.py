@@ -92,7 +92,7 @@ class View:
             self._root[value] = self.signal(other)
 
     def signal(self, value: ir.Value) -> ir.Value:
-        """The value that stands for the signal that this one is a form of."""
+        """Return the value that stands for the signal that this one is a form of."""
         return self._root.get(value, value)
 
     def _values(self) -> Iterator[ir.Value]:
@@ -156,5 +156,5 @@ def is_copy(node: ir.Node) -> bool:
 
 
 def operands(unit: Unit) -> Iterable[tuple[int, Operand]]:
-    """The operands that there are, with their places."""
+    """Return the operands that there are, with their places."""
     return ((i, operand) for i, operand in enumerate(unit.operands) if operand is not None)

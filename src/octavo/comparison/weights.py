@@ -40,12 +40,12 @@ class WeightError:
 
     @property
     def rounding(self) -> float | None:
-        """The share of values that are rounded only."""
+        """Return the share of values that are rounded only."""
         return None if self.clipped is None else 1.0 - self.clipped
 
 
 def weight_errors(found: Matching) -> dict[tuple[Pair, int], WeightError]:
-    """All quantized weights that were matched, with the errors they have."""
+    """Return all quantized weights that were matched, with the errors they have."""
     made: dict[tuple[Pair, int], WeightError] = {}
     for pair, place in weight_pairs(found):
         kind = _stored_type(pair.unit, place)
@@ -114,7 +114,7 @@ def _channel_spread(unit: Unit, place: int, plain: Array) -> float:
 
 
 def _axis(unit: Unit, place: int, rank: int) -> int | None:
-    """The axis of the output channels in the float model."""
+    """Return the axis of the output channels in the float model."""
     if rank < 2:
         return None
     return 0 if query.attribute(unit.node, "transB", 0) else channel_axis(unit, place) % rank
@@ -143,7 +143,7 @@ def _step(unit: Unit, place: int, mine: Array) -> Array | None:
 
 
 def _stored_type(unit: Unit, place: int) -> QType | None:
-    """The quantized type that a weight is stored in; None for a float."""
+    """Return the quantized type that a weight is stored in; None for a float."""
     operand = unit.operands[place]
     value: ir.Value | None = operand.value if operand is not None else None
     while value is not None and (maker := value.producer()) is not None:

@@ -63,7 +63,7 @@ def from_range(
 
 
 def from_ranges(low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> list[QParams]:
-    """What :func:`from_range` gives for each of many tensors that have one scheme, per tensor."""
+    """Return what :func:`from_range` gives for each of many tensors that have one scheme, per tensor."""
     whole = from_range(low, high, replace(scheme, granularity=PerChannel(0)))
     return [
         QParams(whole.scale[i, ...], whole.zero_point[i, ...], whole.qtype, scheme.granularity)
@@ -72,7 +72,7 @@ def from_ranges(low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> list
 
 
 def widened(low: F64, high: F64, min_range: float | None) -> tuple[F64, F64]:
-    """The range with zero inside it, and at least ``min_range`` wide."""
+    """Return the range with zero inside it, and at least ``min_range`` wide."""
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise DataError(
             "A range is not finite: NaN or infinity reached a scale. Look for it in the calibration data."
@@ -97,7 +97,7 @@ def _restricted(a: F64, b: F64, qmin: int, qmax: int) -> tuple[F64, F64]:
 
 
 def _cast(scale: F64, zero: F64, scheme: Scheme, dtype: npt.DTypeLike) -> QParams:
-    """The parameters in the types in which they are stored; what is too small for a scale is none."""
+    """Return the parameters in the types in which they are stored; what is too small for a scale is none."""
     scale, zero = np.asarray(scale), np.asarray(zero)
     if isinstance(scheme.granularity, PerTensor):
         if scale.size != 1:
@@ -157,7 +157,7 @@ def bias_params(x: QParams, w: QParams) -> QParams:
 
 
 def least_weight_scale(bias: Array, x_scale: Array) -> F64:
-    """The smallest weight scale at which this bias still fits int32: per element of the bias.
+    """Return the smallest weight scale at which this bias still fits int32: per element of the bias.
 
     ``|bias| / (x_scale * w_scale) <= 2**30``: the other half of int32 is left to the sum of products that the
     bias is added to, 30,000 of them at the least; the integer kernel does not notice an overflow. There is

@@ -55,17 +55,17 @@ class BlockScheme:
 
     @property
     def top(self) -> int:
-        """The largest integer."""
+        """Return the largest integer."""
         return (1 << self.bits) - 1
 
     @property
     def middle(self) -> int:
-        """The integer that stands for zero where there is no zero point."""
+        """Return the integer that stands for zero where there is no zero point."""
         return 1 << (self.bits - 1)
 
     @property
     def ranges(self) -> Scheme:
-        """The scheme by which a range becomes scale and zero point."""
+        """Return the scheme by which a range becomes scale and zero point."""
         return Scheme(_UNSIGNED[self.bits], PerBlock(self.size, -1), symmetric=self.symmetric)
 
 
@@ -79,7 +79,7 @@ class Blocks:
     scheme: BlockScheme
 
     def real(self) -> npt.NDArray[np.float64]:
-        """The values that the integers stand for."""
+        """Return the values that the integers stand for."""
         columns = self.integers.shape[1]
         zero = float(self.scheme.middle) if self.zero_point is None else self._wide(self.zero_point, columns)
         return (self.integers.astype(np.float64) - zero) * self._wide(self.scale, columns)
@@ -108,7 +108,7 @@ class BlockMatrix:
 
     @property
     def integers(self) -> Array:
-        """The integers, unsigned, as rows ``[N, K]``."""
+        """Return the integers, unsigned, as rows ``[N, K]``."""
         if self._compute is not None:
             return self._compute().integers
         if self.scheme.bits != 4:

@@ -28,7 +28,7 @@ def read_bytes(path: str | Path, most: int) -> bytes:
 
 
 def read_json(path: str | Path, most: int) -> Any:
-    """The content of a JSON file of at most so many bytes; nonsense and depth are a ``ValueError``."""
+    """Return the content of a JSON file of at most so many bytes; nonsense and depth are a ``ValueError``."""
     try:
         return json.loads(read_bytes(path, most).decode("utf-8-sig"))
     except RecursionError as error:

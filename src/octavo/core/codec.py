@@ -43,7 +43,7 @@ def method_text(method: Method) -> str | dict[str, Any]:
 
 
 def parse_method(data: Any, path: str = "") -> Method:
-    """A method from ``entropy``, ``percentile:99.9`` or ``{"minmax": {"average": true}}``."""
+    """Return a method from ``entropy``, ``percentile:99.9`` or ``{"minmax": {"average": true}}``."""
     name: Any
     settings: Any
     if isinstance(data, Mapping) and len(data) == 1:
@@ -92,7 +92,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: Any, data: Any, path: str = "") -> Any:
-    """The value of type ``kind`` that ``data`` describes; errors name the place by its path."""
+    """Return the value of type ``kind`` that ``data`` describes; errors name the place by its path."""
     if kind is QType:
         return _parse_qtype(data, path)
     if kind is Method:
@@ -215,7 +215,7 @@ def _decode_sequence(kind: Any, origin: type, data: Any, path: str) -> Any:
 
 
 def _decode_float(data: Any, path: str) -> float:
-    """A finite number; text too, because YAML takes ``1e-4`` for text."""
+    """Return a finite number; text too, because YAML takes ``1e-4`` for text."""
     fits = isinstance(data, (int, float, str)) and not isinstance(data, bool)
     try:
         number = float(data) if fits else math.nan
@@ -263,7 +263,7 @@ def _text(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The value as a message shows it: files come from anywhere, and some hold very much."""
+    """Return the value as a message shows it: files come from anywhere, and some hold very much."""
     try:
         return _BRIEF.repr(value)
     except ValueError:  # an integer too long to be written in decimals

@@ -51,7 +51,7 @@ def _temporary(target: Path) -> Path:
 
 
 def _create(path: Path) -> BinaryIO:
-    """A new file, never an existing one and never through a link."""
+    """Return a new file, never an existing one and never through a link."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     return os.fdopen(os.open(path, flags, 0o666), "w+b", _BUFFER)
 

@@ -33,7 +33,7 @@ def _nibbles(part: Array) -> Array:
 
 
 def _fifth(part: Array) -> Array:
-    """The fifth bits of 32 values, from four bytes."""
+    """Return the fifth bits of 32 values, from four bytes."""
     return np.unpackbits(np.ascontiguousarray(part), axis=-1, bitorder="little") << 4
 
 

@@ -78,7 +78,7 @@ def parse(text: str) -> Granularity:
 
 
 def normal_axis(axis: int | None, rank: int, what: str = "a tensor") -> int:
-    """The axis counted from the front; an axis outside the rank is an error."""
+    """Return the axis counted from the front; an axis outside the rank is an error."""
     if axis is None:
         raise RecipeError(
             f"No axis was chosen for the scales of {what}; write channel:AXIS or block:SIZE:AXIS."
@@ -93,7 +93,7 @@ def normal_axis(axis: int | None, rank: int, what: str = "a tensor") -> int:
 
 
 def parameter_shape(shape: Shape, granularity: Granularity) -> Shape:
-    """The shape of scale and zero point of a tensor of this shape, as ONNX stores them."""
+    """Return the shape of scale and zero point of a tensor of this shape, as ONNX stores them."""
     match granularity:
         case PerTensor():
             return ()
@@ -133,12 +133,12 @@ def spread(values: Array, shape: Shape, granularity: Granularity) -> Array:
 
 
 def axis_of(granularity: Granularity) -> int | None:
-    """The axis along which parameters vary, or None."""
+    """Return the axis along which parameters vary, or None."""
     return None if isinstance(granularity, PerTensor) else granularity.axis
 
 
 def moved(granularity: Granularity, perm: tuple[int, ...]) -> Granularity:
-    """The granularity after a Transpose with ``perm`` (output axis i is input axis perm[i])."""
+    """Return the granularity after a Transpose with ``perm`` (output axis i is input axis perm[i])."""
     match granularity:
         case PerTensor():
             return granularity

@@ -137,7 +137,7 @@ def _groups(granularity: Granularity, tensors: list[Array], params: list[Array])
 
 
 def _cut(array: Array, part: tuple[slice, ...]) -> Array:
-    """What belongs to a slab: an axis along which the array is broadcast is never cut."""
+    """Return what belongs to a slab: an axis along which the array is broadcast is never cut."""
     if not array.ndim:
         return array
     return array[tuple(s if n > 1 else slice(None) for s, n in zip(part, array.shape, strict=False))]
@@ -198,7 +198,7 @@ def pack(q: Array, bits: int) -> npt.NDArray[np.uint8]:
 
 
 def unpack4(packed: npt.NDArray[np.uint8], count: int, *, signed: bool) -> npt.NDArray[np.int8]:
-    """The first ``count`` 4-bit values of a packed array, as int8."""
+    """Return the first ``count`` 4-bit values of a packed array, as int8."""
     packed = packed.reshape(-1)
     flat = np.empty(packed.size * 2, np.int8)
     if signed:  # shifting down again carries the sign

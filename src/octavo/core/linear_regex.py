@@ -82,7 +82,7 @@ class LinearRegex:
         return False
 
     def _closure(self, states: Iterable[int], text: str, at: int) -> set[int]:
-        """All states that are reached without reading a letter; 0 is the end of the expression."""
+        """Return all states that are reached without reading a letter; 0 is the end of the expression."""
         found: set[int] = set()
         todo = list(states)
         while todo:
@@ -107,7 +107,7 @@ class LinearRegex:
         return len(self._program) - 1
 
     def _sequence(self, items: Any, flags: int, after: int) -> int:
-        """The state that begins a sequence which goes on to ``after``; built from its end."""
+        """Return the state that begins a sequence which goes on to ``after``; built from its end."""
         for operator, value in reversed(list(items)):
             after = self._item(str(operator), value, flags, after)
         return after
@@ -156,7 +156,7 @@ class LinearRegex:
 
 
 def _letter(operator: str, value: Any, flags: int) -> Callable[[str], bool]:
-    """The test of one letter."""
+    """Compile the test of one letter."""
     plain = _plain_letter(operator, value, flags)
     if flags & re.IGNORECASE and operator != "ANY":
         return lambda letter: plain(letter) or plain(letter.lower()) or plain(letter.upper())
@@ -183,7 +183,7 @@ def _plain_letter(operator: str, value: Any, flags: int) -> Callable[[str], bool
 
 
 def _position(name: str, flags: int) -> Callable[[str, int], bool]:
-    """The test of a position: the text before and after it."""
+    """Return the test of a position: the text before and after it."""
     lines = bool(flags & re.MULTILINE)
     is_word = _CATEGORIES["WORD"]
 

@@ -37,11 +37,11 @@ class Origin:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the samples."""
+        """Return the fingerprint of the samples."""
         return f"{self.data:032x}"
 
     def merge(self, other: Origin) -> Origin:
-        """Where the merged statistics come from; raises where they don't belong together."""
+        """Return where the merged statistics come from; raises where they don't belong together."""
         self.check_model(other.model, other.prepare, "the others")
         if self.needs != other.needs:
             raise TableError(
@@ -88,7 +88,7 @@ class Origin:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Origin:
-        """What :meth:`to_dict` gave."""
+        """Read what :meth:`to_dict` gave."""
         spans = tuple((int(first), int(stop)) for first, stop in data["spans"])
         needs = {str(name): str(need) for name, need in data["needs"].items()}
         number = int(data["data"], 16)
@@ -112,7 +112,7 @@ def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def overlap(one: Iterable[Span], other: Iterable[Span]) -> Span | None:
-    """The first samples that are in both."""
+    """Return the first samples that are in both."""
     marked = sorted([(span, 0) for span in one] + [(span, 1) for span in other])
     for (left, a), (right, b) in itertools.pairwise(marked):
         if a != b and right[0] < left[1]:
@@ -121,7 +121,7 @@ def overlap(one: Iterable[Span], other: Iterable[Span]) -> Span | None:
 
 
 def missing(first: int, stop: int | None, spans: Iterable[Span]) -> list[tuple[int, int | None]]:
-    """What is left of a range without these spans; ``stop`` None: without end."""
+    """Return what is left of a range without these spans; ``stop`` None: without end."""
     gaps: list[tuple[int, int | None]] = []
     at = first
     for begin, end in joined(spans):

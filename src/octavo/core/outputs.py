@@ -61,7 +61,7 @@ def refuse_inputs(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> None
 
 
 def paths_within(value: Any, depth: int = 0) -> Iterator[Path]:
-    """Every path that a value may stand for; there need not be a file."""
+    """Yield every path that a value may stand for; there need not be a file."""
     if isinstance(value, str | os.PathLike):
         yield from _written(os.fspath(value))
     elif depth >= _MAX_DEPTH:
@@ -91,7 +91,7 @@ class Lazy:
 
 
 def _written(text: str | bytes) -> Iterator[Path]:
-    """The path itself, the files that it matches as a pattern, and the file of a function."""
+    """Yield the path itself, the files that it matches as a pattern, and the file of a function."""
     name = os.fsdecode(text)
     if not name:
         return

@@ -215,7 +215,7 @@ class Plan(Shown):
         return found if self.entries else 13
 
     def needs(self) -> dict[str, Method]:
-        """The tensors that calibration has to look at, and the method that will read them.
+        """Return the tensors that calibration has to look at, and the method that will read them.
 
         Where readers of one tensor differ, the method that asks for more: extremes follow from anything.
         """
@@ -228,7 +228,7 @@ class Plan(Shown):
         return found
 
     def root(self, key: Key) -> Key:
-        """The key whose parameters this one has, through any chain of sharing."""
+        """Return the key whose parameters this one has, through any chain of sharing."""
         seen = {key}
         entry = self.entries.get(key)
         while isinstance(entry, Shared):
@@ -242,18 +242,18 @@ class Plan(Shown):
         return key
 
     def lookup(self, tensor: str, consumer: str) -> Key | None:
-        """The key under which this node sees this tensor, or None where it sees the float value."""
+        """Return the key under which this node sees this tensor, or None where it sees the float value."""
         for key in (Key(tensor, consumer), Key(tensor)):
             if key in self.entries:
                 return key
         return None
 
     def edges(self) -> Iterator[tuple[Key, Entry]]:
-        """The entries that concern one consumer only."""
+        """Return the entries that concern one consumer only."""
         return ((key, entry) for key, entry in self.entries.items() if key.consumer is not None)
 
     def counts(self) -> Counter[str]:
-        """How many nodes of each op type are quantized."""
+        """Return how many nodes of each op type are quantized."""
         return Counter(node.op_type for node in self.nodes.values())
 
     def to_dict(self) -> dict[str, Any]:
@@ -281,7 +281,7 @@ class Plan(Shown):
 
     @classmethod
     def from_dict(cls, data: Any) -> Plan:
-        """The plan that :meth:`to_dict` wrote, perhaps edited since."""
+        """Return the plan that :meth:`to_dict` wrote, perhaps edited since."""
         if not isinstance(data, dict) or data.get("octavo_plan") != 1:
             raise TableError("This is no plan of version 1; make one with 'octavo plan MODEL -o plan.json'.")
         data = codec.current_names("Plan", data)
@@ -310,7 +310,7 @@ class Plan(Shown):
         return plan
 
     def keep_float(self, *patterns: str) -> Plan:
-        """A plan in which the nodes that match (a name, a glob, or ``op:TYPE``) stay in float."""
+        """Return a plan in which the nodes that match (a name, a glob, or ``op:TYPE``) stay in float."""
         from octavo.core import plan_edits
 
         return plan_edits.keep_float(self, patterns)
@@ -322,7 +322,7 @@ class Plan(Shown):
         return plan_edits.without(self, tensors)
 
     def set(self, tensor: str, consumer: str | None = None, **settings: Unpack[Settings]) -> Plan:
-        """A plan with other settings for the tensors that match, or for one consumer's view of them.
+        """Return a plan with other settings for the tensors that match, or for one consumer's view of them.
 
         ``qtype``, ``granularity``, ``symmetric``, ``method``, ``range``, ``scale`` with ``zero_point``.
         """

@@ -38,7 +38,7 @@ class QParams:
 
     @property
     def real_range(self) -> tuple[float, float]:
-        """The smallest and largest real value that can be represented (over all channels)."""
+        """Return the smallest and largest real value that can be represented (over all channels)."""
         info = self.qtype
         scale = self.scale.astype(np.float64)
         if info.is_float:

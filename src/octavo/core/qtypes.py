@@ -40,16 +40,16 @@ class QType:
 
     @property
     def qmin(self) -> int:
-        """The smallest integer of the full range."""
+        """Return the smallest integer of the full range."""
         return -(1 << (self.bits - 1)) if self.signed else 0
 
     @property
     def qmax(self) -> int:
-        """The largest integer of the full range."""
+        """Return the largest integer of the full range."""
         return (1 << (self.bits - (1 if self.signed else 0))) - 1
 
     def limits(self, *, symmetric: bool = False, reduced: bool = False) -> tuple[int, int]:
-        """The integers that may be used, by the table above."""
+        """Return the integers that may be used, by the table above."""
         if self.is_float:
             raise RecipeError(
                 f"{self.name} is a float type and has no integer limits; its scale comes from a standard"
@@ -70,7 +70,7 @@ class QType:
 
     @property
     def min_opset(self) -> int:
-        """The lowest ai.onnx opset at which a model may hold this type.
+        """Return the lowest ai.onnx opset at which a model may hold this type.
 
         QuantizeLinear takes float8 from 19 on, but the runtime moves a Transpose past it, which does from 21.
         """
@@ -123,7 +123,7 @@ _OTHER_NAMES = dict.fromkeys(("fp8", "float8", "float8_e4m3fn", "e4m3"), FLOAT8E
 
 
 def qtype(name: str | QType) -> QType:
-    """The type of this name: ``qtype("uint8")``."""
+    """Return the type of this name: ``qtype("uint8")``."""
     if isinstance(name, QType):
         return name
     key = str(name).lower()
@@ -137,5 +137,5 @@ def qtype(name: str | QType) -> QType:
 
 
 def from_onnx(element_type: int) -> QType | None:
-    """The quantized type stored as this TensorProto element type, if it is one."""
+    """Return the quantized type stored as this TensorProto element type, if it is one."""
     return _BY_ONNX.get(int(element_type))

@@ -294,7 +294,7 @@ class Recipe(Brief):
             object.__setattr__(self, name, value)
 
     def but(self, **changes: Any) -> Recipe:
-        """A copy with some fields changed.
+        """Return a copy with some fields changed.
 
         Types of weights and activations may be given by name: ``W8A8.but(activations="int8")`` changes the
         type and leaves the rest of the scheme as it is.
@@ -326,7 +326,7 @@ class Recipe(Brief):
 
     @classmethod
     def from_dict(cls, data: Any) -> Recipe:
-        """A recipe from plain data: ``base`` names a preset that the other keys change."""
+        """Return a recipe from plain data: ``base`` names a preset that the other keys change."""
         if isinstance(data, dict) and "base" in data:
             rest = {k: v for k, v in data.items() if k != "base"}
             base = data["base"]
@@ -417,7 +417,7 @@ def weight_scheme(current: Scheme | None, name: str) -> Scheme:
 
 
 def activation_scheme(current: Scheme | DynamicScheme | None, name: str) -> Scheme | DynamicScheme | None:
-    """The scheme of activations with the type of this name; ``dynamic`` and ``none`` are names too."""
+    """Return the scheme of activations with the type of this name; ``dynamic`` and ``none`` are names too."""
     if name == "none":
         return None
     if name == "dynamic":

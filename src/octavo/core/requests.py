@@ -61,13 +61,13 @@ class Request:
 
     @property
     def extremes(self) -> Extremes:
-        """Which extremes are requested, whatever else is."""
+        """Return which extremes are requested, whatever else is."""
         kept = self.kept.extremes if isinstance(self.kept, Histogram) else self.kept
         return kept if isinstance(kept, Extremes) else Extremes()
 
     @property
     def subset(self) -> EveryNth | Lattice | None:
-        """Which values the histogram counts; None for all, and where there is no histogram."""
+        """Return which values the histogram counts; None for all, and where there is no histogram."""
         return self.kept.subset if isinstance(self.kept, Histogram) else None
 
     @property

@@ -145,7 +145,7 @@ class Scheme(Brief):
                 object.__setattr__(self, name, codec.decode(kind, value, name))
 
     def but(self, **changes: Any) -> Scheme:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         refuse_unknown_fields("A scheme", self.__dataclass_fields__, changes)
         return replace(self, **changes)
 

@@ -25,13 +25,13 @@ _swept: set[tuple[int, str]] = set()  # process and folder
 
 
 def folder() -> tempfile.TemporaryDirectory[str]:
-    """A new folder of this process, for a ``with`` block; it is gone with the block."""
+    """Return a new folder of this process, for a ``with`` block; it is gone with the block."""
     sweep_once()
     return tempfile.TemporaryDirectory(prefix=_prefix())
 
 
 def lasting_folder() -> str:
-    """A new folder that the caller removes."""
+    """Return a new folder that the caller removes."""
     sweep_once()
     return tempfile.mkdtemp(prefix=_prefix())
 

@@ -34,22 +34,22 @@ class State(Protocol):
 
     @property
     def kind(self) -> str:
-        """The name under which it is saved."""
+        """Return the name under which it is saved."""
         ...
 
     @property
     def low(self) -> float:
-        """The smallest value."""
+        """Return the smallest value."""
         ...
 
     @property
     def high(self) -> float:
-        """The largest value."""
+        """Return the largest value."""
         ...
 
     @property
     def count(self) -> int:
-        """The number of samples in which the tensor had any value."""
+        """Return the number of samples in which the tensor had any value."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class State(Protocol):
         ...
 
     def to_bytes(self) -> bytes:
-        """All of it; equal states give equal bytes."""
+        """Return all of it; equal states give equal bytes."""
         ...
 
 
@@ -101,7 +101,7 @@ class Stats(Mapping[str, State]):
         return f"Stats({len(self)} tensors, {self.samples} samples)"
 
     def merge(self, other: Stats) -> Stats:
-        """What both have seen; neither is changed.
+        """Return what both have seen; neither is changed.
 
         Where both say where they come from, it must be the same model and data, and no sample may be in both;
         the same statistics once more add nothing.
@@ -138,7 +138,7 @@ class Stats(Mapping[str, State]):
 
     @classmethod
     def from_bytes(cls, data: bytes, kinds: Mapping[str, Callable[[bytes], State]]) -> Stats:
-        """What :meth:`to_bytes` gave; ``kinds`` reads the states."""
+        """Read what :meth:`to_bytes` gave; ``kinds`` reads the states."""
         _check(data)
         try:
             header, at = _field(data, len(_MAGIC) + 1)

@@ -78,12 +78,12 @@ class AdjustedSource:
 
     @property
     def length(self) -> int | None:
-        """The number of samples."""
+        """Return the number of samples."""
         return self.inner.length
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes of the inner source."""
+        """Return the notes of the inner source."""
         return tuple(getattr(self.inner, "notes", ()))
 
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:

@@ -54,7 +54,7 @@ class Batches:
 
     @property
     def length(self) -> int | None:
-        """The number of feeds."""
+        """Return the number of feeds."""
         samples = self.sample_count
         if samples is None:
             return None
@@ -62,12 +62,12 @@ class Batches:
 
     @property
     def sample_count(self) -> int | None:
-        """The number of samples, where it is known."""
+        """Return the number of samples, where it is known."""
         return None if self.inner.length is None else least(self.inner.length, self.limit)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes of the inner source, and samples that are left out."""
+        """Return the notes of the inner source, and samples that are left out."""
         found: tuple[str, ...] = tuple(getattr(self.inner, "notes", ()))
         rest = (self.sample_count or 0) % self.size
         if self.full and rest:

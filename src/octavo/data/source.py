@@ -29,7 +29,7 @@ class Source(Protocol):
 
     @property
     def length(self) -> int | None:
-        """The number of samples; None where only iterating over them would tell."""
+        """Return the number of samples; None where only iterating over them would tell."""
         ...
 
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:

@@ -167,7 +167,7 @@ class _Computing:
             producer.graph.insert_after(producer, [cast])
 
     def _in_half(self, value: ir.Value) -> ir.Value:
-        """The 16-bit copy of a float32 value; one for all its readers."""
+        """Return the 16-bit copy of a float32 value; one for all its readers."""
         if value not in self._down:
             self._down[value] = self._constant(value) if value.is_initializer() else self._cast_down(value)
         return self._down[value]

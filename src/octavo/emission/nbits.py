@@ -65,7 +65,7 @@ def _planned(
     turned: bool,
     keep: bool,
 ) -> ir.LazyTensor:
-    """The integers as the kernel reads them, computed when their bytes are read."""
+    """Return the integers as the kernel reads them, computed when their bytes are read."""
 
     def compute() -> ir.TensorProtocol:
         whole = kernels.quantize(np.asarray(source.numpy()), params)
@@ -105,13 +105,13 @@ def _write_chosen(writer: Writer, node: ir.Node, key: Key) -> None:
 
 
 def numbers(rows: int, columns: int, scheme: BlockScheme, accuracy_level: int) -> dict[str, int]:
-    """The attributes of a node; level 0 leaves the choice to the runtime."""
+    """Return the attributes of a node; level 0 leaves the choice to the runtime."""
     found = {"K": rows, "N": columns, "bits": scheme.bits, "block_size": scheme.size}
     return {**found, "accuracy_level": accuracy_level} if accuracy_level else found
 
 
 def packed_shape(columns: int, rows: int, scheme: BlockScheme) -> ir.Shape:
-    """The shape of the stored weight."""
+    """Return the shape of the stored weight."""
     return ir.Shape((columns, -(-rows // scheme.size), scheme.size * scheme.bits // 8))
 
 

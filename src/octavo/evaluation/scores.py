@@ -42,7 +42,7 @@ class Difference:
 
     @property
     def half_width(self) -> float:
-        """The ± of the difference: half the width of its interval."""
+        """Return the ± of the difference: half the width of its interval."""
         return (self.high - self.low) / 2
 
     @property

@@ -147,7 +147,7 @@ class TaskContext:
 
     @property
     def fixed_batch(self) -> int | None:
-        """The batch size that is fixed in the model; None where the model leaves it open."""
+        """Return the batch size that is fixed in the model; None where the model leaves it open."""
         first = self.specs[0].shape[:1] if self.specs else ()
         return first[0] if first and isinstance(first[0], int) and first[0] > 0 else None
 
@@ -167,12 +167,12 @@ class Task(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the task."""
+        """Return the name of the task."""
         ...
 
     @property
     def summary(self) -> str:
-        """What the task measures, in a few words."""
+        """Return what the task measures, in a few words."""
         ...
 
     def open(self, data: Any, context: TaskContext) -> PreparedTask:

@@ -110,7 +110,7 @@ def _children() -> list[int]:
 
 
 def _work(settings: dict[str, Any]) -> NoReturn:
-    """The worker's life: limits first, then the call, then a word on how it went."""
+    """Run the worker: limits first, then the call, then a word on how it went."""
     code = 70
     try:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -138,7 +138,7 @@ def _work(settings: dict[str, Any]) -> NoReturn:
 
 
 def _called(path: str) -> Any:
-    """What the caller, who is trusted, asks for."""
+    """Return what the trusted caller requests."""
     with Path(path).open("rb") as file:
         return pickle.load(file)
 
@@ -154,7 +154,7 @@ def _rearrange() -> int:
 
 
 def _thinned(emit: Emit) -> Emit:
-    """The same, with no more words on progress than anybody can read."""
+    """Return the same, with no more words on progress than anybody can read."""
     last: list[Any] = ["", 0.0]
 
     def thinned(message: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ class _Rule(ctypes.Structure):
 
 
 def version() -> int:
-    """The version that the kernel speaks; 0 where it has none, or keeps it switched off."""
+    """Return the version that the kernel speaks; 0 where it has none, or keeps it switched off."""
     if sys.platform != "linux":
         return 0
     return max(0, _call(_CREATE_RULESET, None, 0, _GIVE_VERSION))
@@ -80,6 +80,6 @@ def _allow(ruleset: int, path: str) -> None:
 
 
 def _call(number: int, *arguments: object) -> int:
-    """A system call that the C library has no name for; a number below 0 means that it failed."""
+    """Make a system call that the C library has no name for; a number below 0 means that it failed."""
     given = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
     return int(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *given))

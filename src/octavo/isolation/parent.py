@@ -124,7 +124,7 @@ def _packed(given: Any, folder: Path) -> Path:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """A clean one: no tokens and no proxies; temporary files go where the caller removes them."""
+    """Return a clean environment: no tokens, no proxies; temporary files go where the caller removes them."""
     return {**{name: os.environ[name] for name in _KEPT if name in os.environ}, "TMPDIR": str(folder)}
 
 
@@ -172,7 +172,7 @@ def _listened(process: subprocess.Popen[bytes], limits: Limits, listen: Listener
 
 
 def _error(message: dict[str, Any], limits: Limits) -> OctavoError:
-    """The error that the worker speaks of, if it is one of ours; its words are cleaned."""
+    """Return the error that the worker speaks of, if it is one of ours; its words are cleaned."""
     from octavo.reporting.text import one_line
 
     name, words = str(message.get("type")), one_line(message.get("message", ""))
@@ -187,7 +187,7 @@ def _error(message: dict[str, Any], limits: Limits) -> OctavoError:
 
 
 def _loss(message: dict[str, Any], limits: Limits) -> IsolationError:
-    """What to say of a worker that has ended without an answer."""
+    """Return what to say of a worker that has ended without an answer."""
     code = message.get("code")
     if message.get("in_time") is False:
         return IsolationError(

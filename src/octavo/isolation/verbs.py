@@ -26,7 +26,7 @@ def work(call: Mapping[str, Any], emit: Emit) -> Answer:
 
 
 def _plain(call: Mapping[str, Any], options: dict[str, Any]) -> Answer:
-    """A verb whose result says all about itself; with an ``output`` that is what it has written."""
+    """Run a verb whose result says all about itself; with an ``output`` that is what it has written."""
     import octavo
 
     began = time.time()
@@ -35,7 +35,7 @@ def _plain(call: Mapping[str, Any], options: dict[str, Any]) -> Answer:
 
 
 def _fresh(output: Any, began: float) -> list[Path]:
-    """The output and its weights file, those of them that this run wrote."""
+    """Return the output and its weights file, those of them that this run wrote."""
     if output is None:
         return []
     files = [Path(output), Path(f"{output}.data")]

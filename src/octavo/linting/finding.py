@@ -71,7 +71,7 @@ class Rule:
     runs: bool = False  # asks the installed runtime
 
     def findings(self, view: View) -> list[Finding]:
-        """All that the rule finds."""
+        """Return all that the rule finds."""
         return [
             Finding(self.id, self.severity, one.node, one.consequence, one.fix, one.repair)
             for one in self.check(view)

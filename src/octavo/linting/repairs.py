@@ -92,7 +92,7 @@ def rescale(dq: ir.Node, integers: Array, scale: Array) -> Repair:
 
 
 def become(node: ir.Node, content: Array) -> Repair | None:
-    """A constant in place of a node's result, unless the model returns it."""
+    """Put a constant in place of a node's result, unless the model returns it."""
 
     def repair(edit: Editor) -> None:
         if present(node):
@@ -124,7 +124,7 @@ def add_zero_point(node: ir.Node, dtype: npt.DTypeLike) -> Repair:
 
 
 def to_standard(node: ir.Node) -> Repair:
-    """The operator of the same name of the default domain."""
+    """Return the operator of the same name of the default domain."""
 
     def repair(edit: Editor) -> None:
         node.domain = ""

@@ -30,12 +30,12 @@ class Lint(Shown):
 
     @property
     def errors(self) -> int:
-        """How many findings are errors."""
+        """Return how many findings are errors."""
         return sum(one.severity is Severity.ERROR for one in self.findings)
 
     @property
     def rules(self) -> set[str]:
-        """The rules that found something."""
+        """Return the rules that found something."""
         return {one.rule for one in self.findings}
 
     def save(self, path: str | Path, *, external_data: bool | None = None) -> list[Path]:
@@ -52,7 +52,7 @@ class Lint(Shown):
         }
 
     def to_sarif(self) -> dict[str, Any]:
-        """A log in SARIF 2.1.0."""
+        """Return a log in SARIF 2.1.0."""
         used = sorted({one.rule for one in self.findings})
         return {
             "$schema": _SARIF,

@@ -18,7 +18,7 @@ _MAX_PAIR_SUM = 128  # 255 × 128 = 32640 fits 16 bits, 255 × 129 does not
 
 
 def rows(weight: npt.NDArray[np.int8], node: ir.Node) -> npt.NDArray[np.int8]:
-    """A row of summed weights for each output channel, in the order in which kernels read them.
+    """Return a row of summed weights for each output channel, in the order in which kernels read them.
 
     Convolutions read all channels of a pixel, then the next pixel of the window.
     """
@@ -40,13 +40,13 @@ def pairs(matrix: npt.NDArray[np.int8]) -> npt.NDArray[np.int16]:
 
 
 def is_depthwise(weight: npt.NDArray[np.int8], node: ir.Node) -> bool:
-    """A depthwise Conv: its kernel multiplies without adding pairs."""
+    """Whether this is a depthwise Conv: its kernel multiplies without adding pairs."""
     grouped = node.op_type in _CONVOLUTIONS and query.attribute(node, "group", 1) > 1
     return bool(grouped and weight.ndim > 1 and weight.shape[1] == 1)
 
 
 def at_risk(weight: npt.NDArray[np.int8], node: ir.Node) -> float:
-    """The share of a layer's pairs of weights that large inputs drive out of 16 bits."""
+    """Return the share of a layer's pairs of weights that large inputs drive out of 16 bits."""
     if is_depthwise(weight, node) or weight.ndim < 2 or not weight.size or node.op_type == "ConvTranspose":
         return 0.0
     found = pairs(rows(weight, node))

@@ -37,7 +37,7 @@ class Params:
 
     @property
     def zeros(self) -> Array:
-        """The zero points; where none is given, 0."""
+        """Return the zero points; where none is given, 0."""
         return self.zero.astype(np.int64) if self.zero is not None else np.zeros((), np.int64)
 
     @property
@@ -78,13 +78,13 @@ def is_dq(node: ir.Node | None) -> bool:
 
 
 def dq_of(value: ir.Value | None) -> ir.Node | None:
-    """The DequantizeLinear that gives a value."""
+    """Return the DequantizeLinear that gives a value."""
     node = value.producer() if value is not None else None
     return node if is_dq(node) else None
 
 
 def name(node: ir.Node) -> str:
-    """A node's name, or that of its output."""
+    """Return a node's name, or that of its output."""
     return node.name or next((v.name or "" for v in node.outputs), "")
 
 
@@ -115,7 +115,7 @@ class View:
 
     @cached_property
     def products(self) -> list[Product]:
-        """Every float product that reads a dequantized operand."""
+        """Return every float product that reads a dequantized operand."""
         return [found for node in self.nodes if (found := _product(node)) is not None]
 
     @cached_property
@@ -133,7 +133,7 @@ class View:
         return graph
 
     def params(self, node: ir.Node) -> Params:
-        """The parameters of a conversion."""
+        """Return the parameters of a conversion."""
         if node not in self._params:
             self._params[node] = _params(node)
         return self._params[node]
@@ -177,14 +177,14 @@ def _product(node: ir.Node) -> Product | None:
 
 
 def channel_axis(node: ir.Node) -> int | None:
-    """The axis of a product's weight along which its output channels lie."""
+    """Return the axis of a product's weight along which its output channels lie."""
     rule = rule_of(node)
     role = rule.role(1) if rule is not None else None
     return axis_of(role.axis, node) if isinstance(role, Weight) else None
 
 
 def stored(dq: ir.Node | None) -> Array | None:
-    """The constant integers that a DequantizeLinear reads."""
+    """Return the constant integers that a DequantizeLinear reads."""
     tensor = query.constant(dq.inputs[0]) if dq is not None else None
     return np.asarray(tensor.numpy()) if tensor is not None else None
 
@@ -195,5 +195,5 @@ def is_stored(dq: ir.Node | None) -> bool:
 
 
 def readers(node: ir.Node) -> Iterator[ir.Node]:
-    """The nodes that read a node's first output."""
+    """Yield the nodes that read a node's first output."""
     yield from node.outputs[0].consumers()

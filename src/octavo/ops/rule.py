@@ -193,13 +193,13 @@ class OpRule:
         return isinstance(self.outputs[0], Same)
 
     def role(self, index: int) -> Role:
-        """The role of input ``index``."""
+        """Return the role of input ``index``."""
         if index < len(self.inputs):
             return self.inputs[index]
         return self.inputs[-1] if self.variadic and self.inputs else Raw()
 
     def reads(self, node: ir.Node, *roles: type[Role]) -> list[ir.Value]:
-        """The values that a node reads in any of some roles."""
+        """Return the values that a node reads in any of some roles."""
         found, named = node.inputs, len(self.inputs)
         read = [
             v
@@ -211,7 +211,7 @@ class OpRule:
         return read
 
     def result(self, node: ir.Node, index: int = 0) -> Result:
-        """What output ``index`` of this node is; further outputs are like the last one named."""
+        """Return what output ``index`` of this node is; further outputs are like the last one named."""
         found = self.outputs[min(index, len(self.outputs) - 1)]
         return Out() if isinstance(found, Same) and self.blends is not None and self.blends(node) else found
 
@@ -221,5 +221,5 @@ class OpRule:
 
 
 def axis_of(axis: Axis | None, node: ir.Node) -> int | None:
-    """The axis as a number, for this node."""
+    """Return the axis as a number, for this node."""
     return axis(node) if callable(axis) else axis

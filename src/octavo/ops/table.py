@@ -45,7 +45,7 @@ def joined(op: str, **more: object) -> OpRule:
 
 
 def recurrent(op: str, **more: object) -> OpRule:
-    """A recurrent layer, of which the weights alone are quantized."""
+    """Return the row of a recurrent layer, of which the weights alone are quantized."""
     inputs = (Raw(), Weight(axis=1), Weight(axis=1), Raw())
     return OpRule(op, Kind.RECURRENT, inputs, (RawOut(),), variadic=True, refuse=hooks.refuse_lstm, **more)  # type: ignore[arg-type]
 
@@ -62,7 +62,7 @@ def moves(op: str, operands: str = "q0 rest", **more: object) -> OpRule:
 
 
 def ms(op: str, operands: str, **more: object) -> Lowering:
-    """An integer operator of ONNX Runtime's own domain."""
+    """Return an integer operator of ONNX Runtime's own domain."""
     return Lowering(op, operands, domain=MS, **more)  # type: ignore[arg-type]
 
 

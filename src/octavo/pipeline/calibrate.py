@@ -47,7 +47,7 @@ class KnownStatistics:
         self._stats = stats
 
     def lacking(self, wanted: Mapping[str, Request]) -> dict[str, Request]:
-        """The requests that nothing known answers."""
+        """Return the requests that nothing known answers."""
         seen = self._seen
         return {n: need for n, need in wanted.items() if n not in self._stats and (n, need) not in seen}
 
@@ -60,7 +60,7 @@ class KnownStatistics:
         self._fingerprint = self._fingerprint or samples.fingerprint
 
     def of(self, wanted: Mapping[str, Request], samples: calibration.FingerprintedSamples) -> Stats:
-        """The statistics for these requests; the samples take over the fingerprint that is known."""
+        """Return the statistics for these requests; the samples take over the fingerprint that is known."""
         samples.fingerprint = samples.fingerprint or self._fingerprint
         known = {n: self._stats.get(n) or self._seen.get((n, need)) for n, need in wanted.items()}
         there = {name: state for name, state in known.items() if state is not None}
@@ -166,7 +166,7 @@ def schemes(plan: Plan) -> dict[str, Scheme]:
 
 
 def samples_of(model: ir.Model, data: Any, limit: int | None) -> calibration.FingerprintedSamples:
-    """The caller's data as samples for this model."""
+    """Return the caller's data as samples for this model."""
     if isinstance(data, calibration.FingerprintedSamples):
         return data
     if data is None:
@@ -178,7 +178,7 @@ def samples_of(model: ir.Model, data: Any, limit: int | None) -> calibration.Fin
 
 
 def statistics_requests(needs: Mapping[str, Method]) -> dict[str, Request]:
-    """What calibration has to keep of each tensor so that these methods can be read."""
+    """Return what calibration has to keep of each tensor so that these methods can be read."""
     return {name: need_of(method) for name, method in needs.items()}
 
 

@@ -76,7 +76,7 @@ def emit(model: ir.Model, plan: Plan, params: Params) -> None:
 
 
 def _clipped(found: Calibrated | None) -> tuple[str, ...]:
-    """The note about tensors that their ranges clip for the most part."""
+    """Return the note about tensors that their ranges clip for the most part."""
     narrow = calibration.narrow_ranges(found.stats, found.ranges) if found is not None else {}
     return (calibration.narrow_ranges_note(narrow),) if narrow else ()
 

@@ -75,13 +75,13 @@ class _Product:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of rows, and of values in each."""
+        """Return the number of rows, and of values in each."""
         dims = tuple(int(dim) for dim in self.source.shape.numpy())
         return dims[::-1] if self.turned else dims
 
     @functools.cached_property
     def sample(self) -> Array:
-        """A few rows from all over."""
+        """Return a few rows from all over."""
         whole = np.asarray(self.source.numpy())
         rows = whole.T if self.turned else whole
         return np.array(rows[_places(len(rows))])

@@ -25,7 +25,7 @@ def quantize(
     excluded: Collection[str] = (),
     op_types: Collection[str] | None = None,
 ) -> onnx.ModelProto:
-    """The quantized model; ``wanted`` and ``excluded`` are names of nodes."""
+    """Return the quantized model; ``wanted`` and ``excluded`` are names of nodes."""
     model = io.load(source)
     ready(model, LEAST_OPSET, UNCHANGED)
     nodes = list(query.nodes(model))

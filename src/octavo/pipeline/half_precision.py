@@ -40,7 +40,7 @@ def with_half(plan: Plan, model: ir.Model, recipe: Recipe, target: Target, data:
 
 
 def _ranges(model: ir.Model, data: Any, run: Run) -> dict[str, Range] | None:
-    """The ranges of all float results on the calibration data, or None without data."""
+    """Return the ranges of all float results on the calibration data, or None without data."""
     if data is None:
         return None
     schemes = dict.fromkeys(measured_tensors(model), Scheme(INT8, method=MinMax()))

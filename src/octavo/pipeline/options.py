@@ -71,7 +71,7 @@ class Execution:
     address: str | None = None
 
     def start(self) -> Engine:
-        """The engine that runs samples."""
+        """Return the engine that runs samples."""
         return engine_of(self.engine, self.workers, self.address, self.threads)
 
 

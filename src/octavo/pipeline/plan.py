@@ -40,7 +40,7 @@ class Planned:
 
 
 def planned(model: ir.Model, recipe: Recipe, target: Target) -> Planned:
-    """The plan before calibration, made around weights that the types of the recipe would ruin."""
+    """Return the plan before calibration, made around weights that the types of the recipe would ruin."""
     plan = planning.build(model, planning.policy_for(recipe, target))
     first = Planned(model, recipe, target, plan, planning.Avoid())
     lost = planning.lost_weights(model, plan)

@@ -39,7 +39,7 @@ class PreparedModel:
     fingerprint: str | None = None  # of the float model, where it was requested
 
     def copy(self) -> PreparedModel:
-        """The same with a model of its own, which a run may change; weights are shared."""
+        """Return the same with a model of its own, which a run may change; weights are shared."""
         return replace(self, model=io.load(self.model))
 
     def at_opset(self, opset: int) -> PreparedModel:
@@ -78,7 +78,7 @@ def prepare_name(options: PrepareOptions | None) -> str:
 
 
 def needed_opset(recipe: Recipe) -> int:
-    """The lowest opset that can express the types and granularities of a recipe."""
+    """Return the lowest opset that can express the types and granularities of a recipe."""
     if recipe.is_weight_only:
         return LEAST_OPSET  # the plan knows: operators of the runtime hold integers in bytes
     schemes: list[Scheme] = [recipe.weights]

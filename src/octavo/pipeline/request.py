@@ -125,7 +125,7 @@ class RecipeRequest:
         return self.recipe is not None or any(self.changes.get(name) is not None for name in _OF_THE_RECIPE)
 
     def resolve(self, *, static: bool) -> tuple[Recipe, Target]:
-        """The recipe to carry out and the target to carry it out for.
+        """Return the recipe to carry out and the target to carry it out for.
 
         Without a recipe it is the target's: the one with calibration where there is data (``static``).
         """
@@ -149,7 +149,7 @@ class RecipeRequest:
         return (changed.but(half=half) if half is not None else changed), target
 
     def _weight_only_recipe(self, target: Target, half: HalfPrecision | None, *, static: bool) -> Recipe:
-        """The recipe of a call about weights in blocks.
+        """Return the recipe of a call about weights in blocks.
 
         ``int4`` is a width there: zero points are stored where the target takes them, since they cut
         the error of small blocks by a quarter, unless the call says ``symmetric``.
@@ -235,7 +235,7 @@ class RecipeRequest:
         return changed
 
     def _weight_only(self, base: WeightOnly, weights: Scheme) -> WeightOnly:
-        """The options of weights in blocks with the changes of the call."""
+        """Return the options of weights in blocks with the changes of the call."""
         given, signed = self.changes, weights.symmetric
 
         def kind(text: str | int | None, before: QType | None, keep: str) -> QType | None:
@@ -257,7 +257,7 @@ class RecipeRequest:
         )
 
     def _steps(self, recipe: Recipe, activations: Any) -> tuple[str, ...]:
-        """The steps of the call, or those of the recipe that still make sense with its changes."""
+        """Return the steps of the call, or those of the recipe that still make sense with its changes."""
         given = self.changes.get("steps")
         if given is not None:
             return names("steps", given)
@@ -304,7 +304,7 @@ def _settled(recipe: Recipe, *, static: bool) -> Recipe:
 
 
 def _of_bits(text: str | int, signed: bool) -> QType:
-    """The type that a number of bits means, or a type by its name."""
+    """Return the type that a number of bits means, or a type by its name."""
     plain = str(text)
     return qtype(f"{'int' if signed else 'uint'}{plain}") if plain.isdigit() else qtype(plain)
 
@@ -320,7 +320,7 @@ def _layer(pattern: str, text: str | int, signed: bool) -> LayerWeights:
 
 
 def recipe_of(given: RecipeSource) -> Recipe:
-    """A recipe from a value, plain data, the name of a preset in any case, or a file."""
+    """Return a recipe from a value, plain data, the name of a preset in any case, or a file."""
     if isinstance(given, Recipe):
         return given
     if isinstance(given, Mapping):

@@ -37,7 +37,7 @@ class Steps:
     reports: tuple[StepReport, ...] = ()
 
     def of_phase(self, phase: Phase) -> tuple[Step, ...]:
-        """The remaining steps of one phase."""
+        """Return the remaining steps of one phase."""
         return stepping.of_phase(self.remaining, phase)
 
 
@@ -122,7 +122,7 @@ def _has_range(plan: Plan, tensor: str) -> bool:
 def range_steps(
     model: ir.Model, plan: Plan, found: Calibrated | None, steps: Steps | None, run: Run
 ) -> tuple[dict[str, Range], tuple[StepReport, ...]]:
-    """The measured ranges after the steps that change them."""
+    """Return the measured ranges after the steps that change them."""
     ranges = dict(found.ranges) if found is not None else {}
     if found is None or steps is None:
         return ranges, ()
@@ -147,7 +147,7 @@ def resolved(
 
 
 def _trial(model: ir.Model, plan: Plan, params: Params, found: Calibrated, run: Run) -> Trial | None:
-    """What steps can try out: the model as it would be written now, on the samples."""
+    """Return what steps can try out: the model as it would be written now, on the samples."""
     samples = found.samples
     if samples is None:
         return None

@@ -90,7 +90,7 @@ def _float_model(model: ir.Model, exact: bool) -> tuple[Peeled, Any]:
 
 
 def _still_there(model: ir.Model, params: Mapping[Key, QParams]) -> dict[Key, QParams]:
-    """The parameters of tensors and readers that preparation has left as they were."""
+    """Return the parameters of tensors and readers that preparation has left as they were."""
     reads = {node.name: {v.name for v in node.inputs if v is not None} for node in query.nodes(model)}
     tensors = {name for names in reads.values() for name in names} | {v.name for v in model.graph.outputs}
     return {

@@ -115,7 +115,7 @@ class Selection:
 
 
 def _named(pattern: str, op_of: Mapping[str, str]) -> set[str]:
-    """The names that a name, a glob, ``re:…`` or ``op:…`` means."""
+    """Return the names that a name, a glob, ``re:…`` or ``op:…`` means."""
     if pattern in op_of:
         return {pattern}
     kind, _, rest = pattern.partition(":")

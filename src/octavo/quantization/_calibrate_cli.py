@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _data(path: Path, preprocess: str | None) -> Any:
-    """The samples: images where there are some, else whatever the path holds."""
+    """Return the samples: images where there are some, else whatever the path holds."""
     chosen = None if preprocess in (None, "None", "none", "") else preprocess
     if not path.exists():
         raise DataError(f"There is no calibration data at {path}; give an existing file or folder.")
@@ -92,7 +92,7 @@ def _data(path: Path, preprocess: str | None) -> Any:
 def measured(
     model_path: str | Path, data: Any, method: Method, limit: int | None, ops: Sequence[str]
 ) -> dict[str, Range]:
-    """The ranges of the float tensors at some operators, by a method."""
+    """Return the ranges of the float tensors at some operators, by a method."""
     model = io.load(Path(model_path))
     shapes.infer(model)
     normalize(model)
@@ -117,7 +117,7 @@ def save_parameters(found: Mapping[str, Sequence[Any]], path: str | Path) -> Non
 
 
 def load_quantization_params(path: str | Path) -> dict[str, list[Any]]:
-    """The zero points and scales of a file, as ``quantize`` takes them."""
+    """Return the zero points and scales of a file, as ``quantize`` takes them."""
     try:
         content = read_json(path, _MOST_BYTES)
         return {name: [np.uint8(zero), np.float32(scale)] for name, (zero, scale) in content.items()}

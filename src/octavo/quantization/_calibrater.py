@@ -49,7 +49,7 @@ def usable_providers(given: Sequence[str] | None, *, stacklevel: int) -> list[st
 
 
 def _loaded(source: Any) -> ir.Model:
-    """A model with inferred shapes; large weights stay where they are."""
+    """Return a model with inferred shapes; large weights stay where they are."""
     if not isinstance(source, str | Path | ModelProto | ir.Model):
         raise ValueError(f"A calibrator takes the path of a model, not a {type(source).__name__}.")
     model = io.load(source)
@@ -83,7 +83,7 @@ class CalibraterBase(abc.ABC):
 
     @cached_property
     def model(self) -> ModelProto:
-        """The model with all its weights and inferred shapes."""
+        """Return the model with all its weights and inferred shapes."""
         proto = io.to_proto(self._source)
         add_infer_metadata(proto)
         return proto
@@ -105,19 +105,19 @@ class CalibraterBase(abc.ABC):
 
     @cached_property
     def _tensors(self) -> dict[str, ir.DataType]:
-        """The tensors that are calibrated, and their types."""
+        """Return the tensors that are calibrated, and their types."""
         return _select.float_tensors(self._source, self.op_types_to_calibrate)
 
     def _method(self) -> Method:
         return MinMax()
 
     def select_tensors_to_calibrate(self, model: ModelProto) -> tuple[set[str], dict[str, ValueInfoProto]]:
-        """The float tensors at the chosen operators, and what the model says of its tensors."""
+        """Return the float tensors at the chosen operators, and what the model says of its tensors."""
         names = _select.tensors_to_calibrate(model, self.op_types_to_calibrate)
         return set(names), _select.value_infos(model)
 
     def get_augment_model(self) -> ModelProto:
-        """The model that also returns what is calibrated."""
+        """Return the model that also returns what is calibrated."""
         if self.augment_model is None:
             self.augment_model = self._augmented()
         return self.augment_model
@@ -139,14 +139,14 @@ class CalibraterBase(abc.ABC):
 
     @abc.abstractmethod
     def compute_data(self) -> TensorsData:
-        """The range of each tensor."""
+        """Return the range of each tensor."""
 
     def compute_range(self) -> TensorsData:
-        """The same under its older name."""
+        """Return the same under its older name."""
         return self.compute_data()
 
     def _read(self, data_reader: Any) -> Iterator[dict[str, Any]]:
-        """The samples of a reader, each checked against the model's inputs; at least one."""
+        """Yield the samples of a reader, each checked against the model's inputs; at least one."""
         if self._collector is None:
             self.create_inference_session()
         specs = self._collector.inputs if self._collector is not None else ()
@@ -167,7 +167,7 @@ class CalibraterBase(abc.ABC):
         return self._collector.collect(samples, self._samples)
 
     def _constants(self) -> dict[str, Range]:
-        """The ranges of what Constant nodes give; these need no data."""
+        """Return the ranges of what Constant nodes give; these need no data."""
         if self._normal is None:
             return {}
         found: dict[str, Range] = {}

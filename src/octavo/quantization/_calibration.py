@@ -30,12 +30,12 @@ _ARGUMENTS = {
 
 
 def as_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The calibrator's arguments under their keys in ``extra_options``."""
+    """Return the calibrator's arguments under their keys in ``extra_options``."""
     return {option: arguments[name] for name, option in _ARGUMENTS.items() if name in arguments}
 
 
 def proto_of(source: _work.Source) -> tuple[onnx.ModelProto, bool]:
-    """The structure of a model, and whether its weights lie beside it."""
+    """Return the structure of a model, and whether its weights lie beside it."""
     if isinstance(source, onnx.ModelProto):
         inline = sum(len(t.raw_data) for t in source.graph.initializer)
         return source, any(t.external_data for t in source.graph.initializer) or inline > io.EXTERNAL_ABOVE
@@ -61,7 +61,7 @@ def smoothed(job: _work.Job, reader: Any, providers: Sequence[str] | None) -> tu
 def ranges_for(
     job: _work.Job, reader: Any, providers: Sequence[str] | None, cache: str | Path | None
 ) -> tuple[_work.Job, dict[str, Range]]:
-    """The job (planned anew around what has no range) and the range of each tensor it asks for."""
+    """Return the job (planned anew around what has no range) and the range of each tensor it asks for."""
     wanted = job.settings.calibration
     found = _cached(job, reader, cache)
     if found is None and cache is None and _work.plain_extremes(wanted):
@@ -103,7 +103,7 @@ def _cached(job: _work.Job, reader: Any, cache: str | Path | None) -> TensorsDat
 def calibrated(
     job: _work.Job, wanted: Calibration, reader: Any, providers: Sequence[str] | None
 ) -> TensorsData:
-    """What a calibrator finds, for all tensors at the requested op types."""
+    """Return what a calibrator finds, for all tensors at the requested op types."""
     calibrator = calibrate.calibrator_of(
         wanted.method, wanted.options, io.to_proto(job.model), job.recipe.op_types
     )

@@ -35,7 +35,7 @@ _POWERS = {"same": 1.0, "p3": 1.0 / 3.0}
 
 
 def symmetric_range(low: Any, high: Any) -> tuple[Array, Array]:
-    """The range from minus to plus the larger magnitude, channel by channel."""
+    """Return the range from minus to plus the larger magnitude, channel by channel."""
     top = np.maximum(np.abs(low), np.abs(high))
     return -top, top
 
@@ -61,7 +61,7 @@ class CalibrationDataCollector(metaclass=abc.ABCMeta):
 
     @abc.abstractmethod
     def compute_collection_result(self) -> dict[str, Any]:
-        """The result for each tensor."""
+        """Return the result for each tensor."""
         raise NotImplementedError
 
 
@@ -95,11 +95,11 @@ class HistogramCollector(CalibrationDataCollector):
 
     @property
     def calibration_method(self) -> CalibrationMethod:
-        """The method as an enum."""
+        """Return the method as an enum."""
         return _METHODS[self.method]
 
     def reading(self) -> Method:
-        """The method as the core knows it; bins are counted from zero on there."""
+        """Return the method as the core knows it; bins are counted from zero on there."""
         match self.calibration_method:
             case CalibrationMethod.Entropy:
                 return Entropy(max(self.num_bins // 2, 1), max(self.num_quantized_bins // 2, 1))
@@ -108,7 +108,7 @@ class HistogramCollector(CalibrationDataCollector):
         return Distribution()
 
     def scheme(self) -> Scheme:
-        """The method beside the type that a range is for; 8 bits unless the caller knows better."""
+        """Return the method beside the type that a range is for; 8 bits unless the caller knows better."""
         kind = self.qtype or (INT8 if self.symmetric else UINT8)
         return Scheme(kind, symmetric=self.symmetric, method=self.reading())
 
@@ -147,7 +147,7 @@ class HistogramCollector(CalibrationDataCollector):
     def merge_histogram(
         self, old_histogram: Centred, data_arr: Array, new_min: float, new_max: float, new_threshold: float
     ) -> Centred:
-        """A histogram with more values counted in; the number of bins stays bounded."""
+        """Return a histogram with more values counted in; the number of bins stays bounded."""
         return merge(old_histogram, np.asarray(data_arr), new_min, new_max, new_threshold)
 
     def compute_collection_result(self) -> dict[str, TensorData | tuple[Any, ...]]:
@@ -162,15 +162,15 @@ class HistogramCollector(CalibrationDataCollector):
         return {name: self._result(state, found[name]) for name, state in states.items()}
 
     def compute_percentile(self) -> dict[str, TensorData | tuple[Any, ...]]:
-        """The results by percentile."""
+        """Return the results by percentile."""
         return self._by("percentile")
 
     def compute_entropy(self) -> dict[str, TensorData | tuple[Any, ...]]:
-        """The results by entropy."""
+        """Return the results by entropy."""
         return self._by("entropy")
 
     def compute_distribution(self) -> dict[str, TensorData | tuple[Any, ...]]:
-        """The results by distribution."""
+        """Return the results by distribution."""
         return self._by("distribution")
 
     def _by(self, method: str) -> dict[str, TensorData | tuple[Any, ...]]:
@@ -179,7 +179,7 @@ class HistogramCollector(CalibrationDataCollector):
         return self.compute_collection_result()
 
     def get_entropy_threshold(self, histogram: Centred, num_quantized_bins: int) -> tuple[float, float]:
-        """The range of a histogram whose quantized form diverges least."""
+        """Return the range of a histogram whose quantized form diverges least."""
         low, high, _ = threshold(histogram, num_quantized_bins)
         return low, high
 
@@ -200,7 +200,7 @@ class HistogramCollector(CalibrationDataCollector):
         return (*self._ends(found), hist, edges.astype(np.float32))
 
     def _ends(self, found: Range) -> tuple[np.float32, np.float32]:
-        """The range in float32; where it is to be symmetric, from minus to plus the threshold."""
+        """Return the range in float32; where it is to be symmetric, from minus to plus the threshold."""
         if self.symmetric and not self.within_extremes:
             low, high = symmetric_range(found.low, found.high)
             return np.float32(low), np.float32(high)

@@ -144,7 +144,7 @@ class MinMaxCalibrater(CalibraterBase):
 
 
 def _parts(samples: Iterator[dict[str, Any]], size: int | None) -> Iterator[Iterator[dict[str, Any]]]:
-    """The samples in parts of a size."""
+    """Yield the samples in parts of a size."""
     for first in samples:
         yield itertools.chain([first], itertools.islice(samples, None if size is None else max(size - 1, 0)))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def quantized(quantizer: ONNXQuantizer) -> ONNXModel:
-    """The quantized model: IntegerOps by ranges, or QLinearOps with inputs of any range."""
+    """Return the quantized model: IntegerOps by ranges, or QLinearOps with inputs of any range."""
     known = {
         name: _params(found) for name, found in (quantizer.calculate_quantization_params() or {}).items()
     }

@@ -72,7 +72,7 @@ def _inferred(source: io.ModelSource) -> ModelProto:
 
 
 def load_model_with_shape_infer(model_path: str | Path) -> ModelProto:
-    """The model of a file with all its weights and inferred shapes."""
+    """Return the model of a file with all its weights and inferred shapes."""
     return _inferred(Path(model_path))
 
 
@@ -82,7 +82,7 @@ def save_and_reload_model_with_shape_infer(model: ModelProto) -> ModelProto:
 
 
 def get_opset_version(model: ModelProto) -> int:
-    """The version of the default opset."""
+    """Return the version of the default opset."""
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     if len(versions) != 1:
         raise ValueError(f"The model imports the default opset {len(versions)} times; it has to be once.")
@@ -114,7 +114,7 @@ def update_opset_version(
 
 
 def raised(model: ModelProto, opset: int) -> ModelProto:
-    """A copy of the model at a newer default opset."""
+    """Return a copy of the model at a newer default opset."""
     loaded: ir.Model = io.load(model)
     shapes.infer(loaded)
     raise_opset(loaded, opset)

@@ -26,7 +26,7 @@ def is_divisible(val1: int, val2: int) -> bool:
 def get_initializer(
     name: str, graph_path: Sequence[GraphProto]
 ) -> tuple[TensorProto, GraphProto] | tuple[None, None]:
-    """The initializer of this name in the innermost graph that has one, and that graph."""
+    """Return the initializer of this name in the innermost graph that has one, and that graph."""
     for graph in reversed(graph_path):
         for tensor in graph.initializer:
             if tensor.name == name:
@@ -35,7 +35,7 @@ def get_initializer(
 
 
 def transpose_packed_int4_matrix(packed: Array, rows: int, cols: int) -> Array:
-    """The transpose of a matrix of packed 4-bit values, packed."""
+    """Return the transpose of a matrix of packed 4-bit values, packed."""
     values = kernels.unpack4(np.asarray(packed).reshape(-1), rows * cols, signed=False)
     return kernels.pack4(np.ascontiguousarray(values.reshape(rows, cols).T))
 
@@ -63,15 +63,15 @@ class DefaultWeightOnlyQuantizer:
         return stored_parts(np.asarray(fp32weight), self._request())
 
     def quantize_matmul(self, node: NodeProto, graph_stack: list[GraphProto]) -> list[NodeProto]:
-        """The nodes that stand for a MatMul; the constants are added to its weight's graph."""
+        """Return the nodes that stand for a MatMul; the constants are added to its weight's graph."""
         return quantize_in_stack(node, graph_stack, self._request())
 
     def quantize_gather(self, node: NodeProto, graph_stack: list[GraphProto]) -> list[NodeProto]:
-        """The node that stands for a Gather; the constants are added to its table's graph."""
+        """Return the node that stands for a Gather; the constants are added to its table's graph."""
         return quantize_in_stack(node, graph_stack, self._request())
 
     def quantize(self, node: NodeProto, graph_stack: list[GraphProto]) -> list[NodeProto]:
-        """The nodes that stand for one; those of other types stay."""
+        """Return the nodes that stand for one; those of other types stay."""
         return quantize_in_stack(node, graph_stack, self._request())
 
     @staticmethod
@@ -144,7 +144,7 @@ class HQQWeightOnlyQuantizer:
         return hqq.grouped(np.asarray(tensor), bits, size, axis, optimize=optimize, whole=round_zero)
 
     def quantize(self, node: NodeProto, graph_stack: list[GraphProto]) -> list[NodeProto]:
-        """The nodes that stand for a MatMul; others stay."""
+        """Return the nodes that stand for a MatMul; others stay."""
         config = self.config
         want = NBits(
             algorithm=Hqq(),

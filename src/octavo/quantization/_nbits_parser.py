@@ -15,7 +15,7 @@ def ort_convert_str_to_bool(value: Any) -> bool:
 
 
 def parse_key_value_pair(s: str) -> tuple[str, int]:
-    """An op type and an axis, written ``Gather:1``."""
+    """Return an op type and an axis, written ``Gather:1``."""
     key, value = s.split(":")
     return key, int(value)
 
@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Return the command line."""
     args = parser().parse_args(arguments)
     args.symmetric_given = args.symmetric is not None
     args.symmetric = True if args.symmetric is None else args.symmetric

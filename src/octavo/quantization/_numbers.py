@@ -29,7 +29,7 @@ def get_qmin_qmax_for_qType(  # noqa: N802
     reduce_range: bool = False,
     symmetric: bool = False,
 ) -> tuple[Array, Array]:
-    """The smallest and the largest integer that is used of a type."""
+    """Return the smallest and the largest integer that is used of a type."""
     kind = qtype_of(qType)
     if kind.is_float:
         raise NotImplementedError(f"{kind} is a float type and has no integer limits.")
@@ -38,13 +38,13 @@ def get_qmin_qmax_for_qType(  # noqa: N802
 
 
 def get_qrange_for_qType(qType: Any, reduce_range: bool = False, symmetric: bool = False) -> int:  # noqa: N802, N803
-    """The number of steps between the smallest and the largest integer."""
+    """Return the number of steps between the smallest and the largest integer."""
     low, high = get_qmin_qmax_for_qType(qType, reduce_range, symmetric)
     return int(high) - int(low)
 
 
 def _type_of_limits(qmin: Any, qmax: Any) -> QType:
-    """The type that limits are of: that of the array, or the narrowest that holds plain integers."""
+    """Return the type that limits are of: that of the array, or the narrowest that holds plain integers."""
     dtype = getattr(qmin, "dtype", None)
     for kind in QTYPES.values():
         if dtype == kind.dtype:
@@ -56,7 +56,7 @@ def _type_of_limits(qmin: Any, qmax: Any) -> QType:
 
 
 def _float_type(*values: Any) -> np.dtype[Any]:
-    """The float type of the first array; plain numbers are float32."""
+    """Return the float type of the first array; plain numbers are float32."""
     for value in values:
         dtype = getattr(value, "dtype", None)
         if dtype is not None and dtype.kind in "fV":
@@ -171,7 +171,7 @@ def quantize_nparray(
     low: int | None = None,
     high: int | None = None,
 ) -> Array:
-    """The array in a quantized type, within ``low`` and ``high`` where they are given."""
+    """Return the array in a quantized type, within ``low`` and ``high`` where they are given."""
     kind = qtype_of(qType)
     params = _params(kind, scale, zero_point, PerTensor(), _float_type(scale, arr))
     if kind.is_float:
@@ -216,7 +216,7 @@ def quantize_onnx_initializer(
 
 
 def tensor_proto_to_array(initializer: TensorProto) -> Array:
-    """The values of a float initializer."""
+    """Return the values of a float initializer."""
     if initializer.data_type not in _FLOATS:
         kind = TensorProto.DataType.Name(initializer.data_type)
         raise ValueError(f"The initializer {initializer.name!r} holds {kind}; only floats can be quantized.")

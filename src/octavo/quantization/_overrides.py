@@ -29,7 +29,7 @@ class Tensors(Protocol):
 
 
 def overrides(raw: Raw, names: Tensors) -> tuple[Override, ...]:
-    """The overrides of all tensors."""
+    """Return the overrides of all tensors."""
     found: list[Override] = []
     for tensor, dicts in raw.items():
         if not dicts:
@@ -49,7 +49,7 @@ def overrides(raw: Raw, names: Tensors) -> tuple[Override, ...]:
 
 
 def types(raw: Any) -> set[QuantType]:
-    """The types that overrides name, however wrong the rest of them may be."""
+    """Return the types that overrides name, however wrong the rest of them may be."""
     if not isinstance(raw, Mapping):
         return set()
     dicts = [d for found in raw.values() if isinstance(found, list) for d in found if isinstance(d, dict)]
@@ -63,7 +63,7 @@ def along_an_axis(raw: Any) -> bool:
 
 
 def given_ends(raw: Raw) -> dict[str, tuple[float | None, float | None]]:
-    """The tensors of which one end of the range is given, and the other measured."""
+    """Return the tensors of which one end of the range is given, and the other measured."""
     found: dict[str, tuple[float | None, float | None]] = {}
     for tensor, dicts in raw.items():
         entry = dicts[0] if dicts else {}
@@ -121,7 +121,7 @@ def _common(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _float(value: Any) -> float:
-    """A number, however it is wrapped."""
+    """Return a number, however it is wrapped."""
     return float(np.asarray(value).reshape(()))
 
 

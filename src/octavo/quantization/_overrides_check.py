@@ -26,7 +26,7 @@ def problem(
     activations: Collection[str],
     default_type: QuantType,
 ) -> str | None:
-    """The first thing that is wrong with the overrides of one tensor, as a sentence."""
+    """Return the first thing that is wrong with the overrides of one tensor, as a sentence."""
     if tensor not in initializers and tensor not in activations:
         near = _near(tensor, initializers, activations)
         return f"The overrides name the tensor {tensor!r}, which is not present in the model{near}"

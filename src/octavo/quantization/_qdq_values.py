@@ -63,7 +63,7 @@ class QDQTensorQuantParams:
     converted_recv_nodes: set[str] | None
 
     def get_for_consumer(self, consumer_node_name: str) -> QuantizationParams:
-        """The parameters that a node reads by."""
+        """Return the parameters that a node reads by."""
         found: QuantizationParams = _seen(
             self.original, self.converted, self.converted_recv_nodes, consumer_node_name
         )
@@ -96,7 +96,7 @@ class QDQTensorQuantizedValue:
     converted_recv_nodes: set[str] | None
 
     def get_for_consumer(self, consumer_node_name: str) -> QuantizedValue:
-        """The names that a node reads."""
+        """Return the names that a node reads."""
         found: QuantizedValue = _seen(
             self.original, self.converted, self.converted_recv_nodes, consumer_node_name
         )
@@ -104,7 +104,7 @@ class QDQTensorQuantizedValue:
 
 
 def _seen(original: Any, converted: Any, receivers: set[str] | None, node: str) -> Any:
-    """What a node sees: the conversion if it is meant for it, or for all."""
+    """Return what a node sees: the conversion if it is meant for it, or for all."""
     if converted is None:
         return original
     return converted if receivers is None or node in receivers else original

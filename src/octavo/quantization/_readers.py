@@ -21,7 +21,7 @@ class CalibrationDataReader(metaclass=abc.ABCMeta):
 
     @abc.abstractmethod
     def get_next(self) -> dict[str, Any] | None:
-        """The next sample, or None."""
+        """Return the next sample, or None."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -49,7 +49,7 @@ class ListReader(CalibrationDataReader):
         self._left = iter(samples)
 
     def get_next(self) -> dict[str, Any] | None:
-        """The next sample, or None."""
+        """Return the next sample, or None."""
         return next(self._left, None)
 
     def __len__(self) -> int:

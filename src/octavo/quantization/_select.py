@@ -14,13 +14,13 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 def value_infos(model: ModelProto) -> dict[str, ValueInfoProto]:
-    """What the model says of its tensors."""
+    """Return what the model says of its tensors."""
     graph = model.graph
     return {value.name: value for value in (*graph.value_info, *graph.output, *graph.input)}
 
 
 def tensors_to_calibrate(model: ModelProto, op_types: Sequence[str] | None) -> list[str]:
-    """The names in the order of the graph; all operators where none are named."""
+    """Return the names in the order of the graph; all operators where none are named."""
     known = value_infos(model)
     constants = {tensor.name for tensor in model.graph.initializer}
     found: dict[str, None] = {}
@@ -34,7 +34,7 @@ def tensors_to_calibrate(model: ModelProto, op_types: Sequence[str] | None) -> l
 
 
 def float_tensors(model: ir.Model, op_types: Sequence[str] | None) -> dict[str, ir.DataType]:
-    """The same of a model in memory, with the types; a shape need not be known."""
+    """Return the same of a model in memory, with the types; a shape need not be known."""
     found: dict[str, ir.DataType] = {}
     for node in model.graph:
         if op_types and node.op_type not in op_types:
@@ -47,6 +47,6 @@ def float_tensors(model: ir.Model, op_types: Sequence[str] | None) -> dict[str, 
 
 
 def element_type(value: ValueInfoProto) -> int | None:
-    """The element type of a tensor; None for anything else."""
+    """Return the element type of a tensor; None for anything else."""
     kind = value.type
     return int(kind.tensor_type.elem_type) if kind.HasField("tensor_type") else None

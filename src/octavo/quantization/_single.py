@@ -32,7 +32,7 @@ class SingleTensors(BaseQuantizer):
         self.nodes_to_exclude.extend(node.name for node in added if node.name)
 
     def find_quantized_value(self, input_name: str) -> QuantizedValue | None:
-        """The names that belong to a tensor, where it was quantized."""
+        """Return the names that belong to a tensor, where it was quantized."""
         found = self.quantized_value_map.get(input_name)
         if found is not None or self.model.get_initializer(f"{input_name}_scale") is None:
             return found
@@ -161,7 +161,7 @@ class SingleTensors(BaseQuantizer):
         )
 
     def _activation(self, name: str) -> list[onnx.NodeProto]:
-        """The node that quantizes a tensor; its parameters are stored, or computed by the node."""
+        """Return the node that quantizes a tensor; its parameters are stored, or computed by the node."""
         if name in self.initializers:
             self.quantize_initializer(self.initializers[name], self.activation_qType)
             return []

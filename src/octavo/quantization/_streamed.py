@@ -26,7 +26,7 @@ class StreamedModel(ONNXModel):
 
     @property
     def model(self) -> onnx.ModelProto:
-        """The model as protobuf."""
+        """Return the model as protobuf."""
         if self._proto is None:
             super().__init__(io.to_proto(self._source))
         if self._proto is None:
@@ -57,7 +57,7 @@ class StreamedModel(ONNXModel):
 
 
 def opened(model: Any) -> ONNXModel:
-    """A path, a ``ModelProto`` or an ``ONNXModel`` as an ``ONNXModel``."""
+    """Return a path, a ``ModelProto`` or an ``ONNXModel`` as an ``ONNXModel``."""
     if isinstance(model, ONNXModel):
         return model
     if isinstance(model, onnx.ModelProto):
@@ -89,12 +89,12 @@ def as_constant_nodes(model: ir.Model, names: Iterable[str]) -> None:
 
 
 def source_of(model: ONNXModel) -> ir.Model | onnx.ModelProto:
-    """What to quantize."""
+    """Return what to quantize."""
     return model.source if isinstance(model, StreamedModel) else model.model
 
 
 def input_names(model: ONNXModel) -> list[str]:
-    """The names of a model's inputs."""
+    """Return the names of a model's inputs."""
     source = source_of(model)
     values = source.graph.inputs if isinstance(source, ir.Model) else source.graph.input
     return [value.name or "" for value in values]

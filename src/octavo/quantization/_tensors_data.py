@@ -37,7 +37,7 @@ class TensorData:
 
     @property
     def range_value(self) -> tuple[Any, Any]:
-        """The lowest and the highest value."""
+        """Return the lowest and the highest value."""
         return self._pair("lowest", "highest")
 
     @property
@@ -54,12 +54,12 @@ class TensorData:
         return getattr(self, first), getattr(self, second)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that are there, and the name of the class."""
+        """Return the fields that are there, and the name of the class."""
         return {**{key: getattr(self, key) for key in self._attrs}, "CLS": "TensorData"}
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> TensorData:
-        """What :meth:`to_dict` gave."""
+        """Read what :meth:`to_dict` gave."""
         return cls(**{key: value for key, value in d.items() if key != "CLS"})
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class TensorData:
 
 
 def _as_float(key: str, value: Any) -> Any:
-    """A float32 or float16 number or array, as ranges are kept."""
+    """Return a float32 or float16 number or array, as ranges are kept."""
     if getattr(value, "dtype", None) in (np.dtype(np.float16), np.dtype(np.float32)):
         return value
     try:
@@ -109,11 +109,11 @@ class TensorsData:
         self.data[key] = _entry(key, value)
 
     def keys(self) -> KeysView[str]:
-        """The tensors' names."""
+        """Return the tensors' names."""
         return self.data.keys()
 
     def values(self) -> ValuesView[TensorData]:
-        """What is known of them."""
+        """Return what is known of them."""
         return self.data.values()
 
     def items(self) -> ItemsView[str, TensorData]:
@@ -121,12 +121,12 @@ class TensorsData:
         return self.data.items()
 
     def to_dict(self) -> dict[str, Any]:
-        """The cache's own form."""
+        """Return the cache's own form."""
         return {"CLS": "TensorsData", "data": self.data, "calibration_method": self.calibration_method}
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> TensorsData:
-        """What :meth:`to_dict` gave, or the same as plain dictionaries."""
+        """Read what :meth:`to_dict` gave, or the same as plain dictionaries."""
         entries = {
             name: TensorData.from_dict(entry) if isinstance(entry, dict) else entry
             for name, entry in d["data"].items()
@@ -134,7 +134,7 @@ class TensorsData:
         return cls(_method(d["calibration_method"]), entries)
 
     def ranges(self) -> dict[str, Range]:
-        """The ranges as Octavo's core takes them."""
+        """Return the ranges as Octavo's core takes them."""
         return {name: as_range(entry) for name, entry in self.data.items()}
 
 
@@ -170,7 +170,7 @@ class CalibrationCacheEncoder(json.JSONEncoder):
     """JSON of the calibration cache: arrays carry their type, numpy numbers are plain numbers."""
 
     def default(self, obj: Any) -> Any:
-        """What the cache holds instead of an object."""
+        """Return what the cache holds instead of an object."""
         if isinstance(obj, TensorData | TensorsData):
             return obj.to_dict()
         if isinstance(obj, CalibrationMethod):
@@ -206,7 +206,7 @@ def load_tensors_data(path: str | Path) -> TensorsData:
 
 
 def as_cache(tensors_data: TensorsData, smooth_quant: bool | None) -> stock_cache.Cache:
-    """The form that the file format is defined on."""
+    """Return the form that the file format is defined on."""
     entries = {
         name: {key: value for key, value in entry.to_dict().items() if key != "CLS"}
         for name, entry in tensors_data.items()

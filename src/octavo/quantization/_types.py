@@ -75,12 +75,12 @@ class QuantType(_Named):
 
     @property
     def qtype(self) -> QType:
-        """The same type as Octavo's core knows it."""
+        """Return the same type as Octavo's core knows it."""
         return _QTYPES[self.name]
 
     @property
     def tensor_type(self) -> int:
-        """The element type in which ONNX stores it."""
+        """Return the element type in which ONNX stores it."""
         return self.qtype.onnx
 
     @classmethod

@@ -73,7 +73,7 @@ class QuantizationParams:
         self.data = data
 
     def get(self, key: str, default_value: Any = None) -> Any:
-        """The value of a name."""
+        """Return the value of a name."""
         return self.data.get(key, default_value)
 
     def __iter__(self) -> Any:
@@ -102,52 +102,52 @@ class BiasToQuantize:
 
 
 def attribute_to_kwarg(attribute: onnx.AttributeProto) -> dict[str, Any]:
-    """An attribute as a keyword argument of ``onnx.helper.make_node``."""
+    """Return an attribute as a keyword argument of ``onnx.helper.make_node``."""
     return {attribute.name: onnx.helper.get_attribute_value(attribute)}
 
 
 def find_by_name(item_name: str, item_list: Iterable[Any]) -> Any:
-    """The first item of this name, or None."""
+    """Return the first item of this name, or None."""
     return next((item for item in item_list if item.name == item_name), None)
 
 
 def get_elem_index(elem_name: str, elem_list: Sequence[str]) -> int:
-    """The last place of a name in a list, -1 where it is not there."""
+    """Return the last place of a name in a list, -1 where it is not there."""
     return max((i for i, name in enumerate(elem_list) if name == elem_name), default=-1)
 
 
 def get_mul_node(inputs: Sequence[str], output: str, name: str) -> NodeProto:
-    """A Mul node."""
+    """Return a Mul node."""
     return onnx.helper.make_node("Mul", list(inputs), [output], name)
 
 
 def generate_identified_filename(filename: Path, identifier: str) -> Path:
-    """The path with something added to the file's name, before its ending."""
+    """Return the path with something added to the file's name, before its ending."""
     return filename.with_name(filename.stem + identifier + filename.suffix)
 
 
 def add_quant_suffix(tensor_name: str) -> str:
-    """The name of a tensor's QuantizeLinear node."""
+    """Return the name of a tensor's QuantizeLinear node."""
     return f"{tensor_name}_QuantizeLinear"
 
 
 def add_quant_input_suffix(tensor_name: str) -> str:
-    """The name of the float tensor behind a quantized graph output."""
+    """Return the name of the float tensor behind a quantized graph output."""
     return tensor_name + QUANT_INPUT_SUFFIX
 
 
 def add_quant_output_suffix(tensor_name: str) -> str:
-    """The name of a tensor's quantized form."""
+    """Return the name of a tensor's quantized form."""
     return f"{tensor_name}_QuantizeLinear_Output"
 
 
 def add_dequant_suffix(tensor_name: str) -> str:
-    """The name of a tensor's DequantizeLinear node."""
+    """Return the name of a tensor's DequantizeLinear node."""
     return f"{tensor_name}_DequantizeLinear"
 
 
 def add_dequant_input_suffix(tensor_name: str) -> str:
-    """The name of what a DequantizeLinear node reads."""
+    """Return the name of what a DequantizeLinear node reads."""
     return f"{tensor_name}_DequantizeLinear_Input"
 
 

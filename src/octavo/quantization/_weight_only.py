@@ -31,7 +31,7 @@ _BITS = (2, 4, 8)
 
 
 def algorithm_of(name: str, settings: Any = None) -> Algorithm:
-    """The algorithm of a stock name; ``settings`` is its config."""
+    """Return the algorithm of a stock name; ``settings`` is its config."""
     match name.lower():
         case "default":
             return Furthest()
@@ -183,7 +183,7 @@ def grouped(
     ratios: Mapping[str, float] | None = None,
     samples: int = 128,
 ) -> NBits:
-    """A request as ``rtn_quantize`` and ``gptq_quantize`` describe it."""
+    """Return a request as ``rtn_quantize`` and ``gptq_quantize`` describe it."""
     return NBits(
         algorithm=algorithm,
         scheme=scheme,
@@ -223,7 +223,7 @@ def quantize_node(
 def quantize_in_stack(
     node: onnx.NodeProto, graphs: Sequence[onnx.GraphProto], want: NBits
 ) -> list[onnx.NodeProto]:
-    """The nodes that stand for one, in a stack of graphs from the main one inwards.
+    """Return the nodes that stand for one, in a stack of graphs from the main one inwards.
 
     The new constants go to the graph that has the weight; the float weight stays, since others may read it.
     """

@@ -49,17 +49,17 @@ class Job:
 
     @property
     def model(self) -> ir.Model:
-        """The model, which will be changed in place."""
+        """Return the model, which will be changed in place."""
         return self.planned.model
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe that the settings amount to."""
+        """Return the recipe that the settings amount to."""
         return self.planned.recipe
 
     @property
     def plan(self) -> Plan:
-        """What will be done to the model."""
+        """Return what will be done to the model."""
         return self.planned.plan
 
 
@@ -78,7 +78,7 @@ def opened(source: Source, request: Request, output: str | Path | None = None) -
 
 
 def names_of(model: ir.Model) -> Names:
-    """The names that options may speak of."""
+    """Return the names that options may speak of."""
     readers: dict[str, list[str]] = {}
     sigmoids: list[str] = []
     nodes: set[str] = set()
@@ -196,7 +196,7 @@ def _complete_types(model: ir.Model, recipe: Recipe) -> None:
 
 
 def in_strides(reader: Any, stride: int | None) -> Iterator[Any]:
-    """The reader, once for each range of a stride; as it is without one."""
+    """Yield the reader, once for each range of a stride; as it is without one."""
     if stride is None:
         yield reader
         return
@@ -212,12 +212,12 @@ def in_strides(reader: Any, stride: int | None) -> Iterator[Any]:
 
 
 def calibration_run(providers: Sequence[str] | None) -> pipeline.Run:
-    """The settings of a pass over the data in which every value counts."""
+    """Return the settings of a pass over the data in which every value counts."""
     return pipeline.run_of({"providers": providers, "stride": 1})
 
 
 def measured(job: Job, reader: Any, providers: Sequence[str] | None) -> tuple[Job, dict[str, Range]]:
-    """The extremes of what the plan asks for, in one pass; it is made anew around what has none."""
+    """Return the extremes of what the plan asks for, in one pass; it is made anew around what has none."""
     stride = job.settings.calibration.stride
     ranges = in_strides(reader, stride)
     data = reader if stride is None else (sample for one in ranges for sample in iter(one.get_next, None))
@@ -241,7 +241,7 @@ def measured(job: Job, reader: Any, providers: Sequence[str] | None) -> tuple[Jo
 
 
 def _known(job: Job, tensors: Any) -> dict[str, Range]:
-    """The ranges of tensors; those of inputs and outputs hold for the same tensors in float32."""
+    """Return the ranges of tensors; those of inputs and outputs hold for the same tensors in float32."""
     known: dict[str, Range] = dict(tensors.ranges() if hasattr(tensors, "ranges") else tensors)
     for outer, inner in job.settings.names.inner.items():
         if outer in known:
@@ -250,7 +250,7 @@ def _known(job: Job, tensors: Any) -> dict[str, Range]:
 
 
 def ranged(job: Job, tensors: Any) -> dict[str, Range]:
-    """The ranges of a calibration done before, for the tensors that the plan asks for."""
+    """Return the ranges of a calibration done before, for the tensors that the plan asks for."""
     known = _known(job, tensors)
     for name in job.plan.needs():
         if name not in known:
@@ -262,7 +262,7 @@ def ranged(job: Job, tensors: Any) -> dict[str, Range]:
 
 
 def fitted(job: Job, tensors: Any) -> Job:
-    """The job with clamps kept where the ranges that are known go below what they let through."""
+    """Return the job with clamps kept where the ranges that are known go below what they let through."""
     known = _known(job, tensors)
     made = {n.outputs[0].name or "" for n in query.nodes(job.model) if n.name in job.plan.fused}
     made |= {
@@ -309,7 +309,7 @@ def plain_extremes(calibration_: Calibration) -> bool:
 
 
 def written(job: Job, ranges: Mapping[str, Range]) -> ir.Model:
-    """The quantized model."""
+    """Return the quantized model."""
     params = planning.resolve(job.model, job.plan, with_given_ends(job, ranges))
     emission.emit(job.model, job.plan, params)
     store_narrow(job.model)

@@ -177,7 +177,7 @@ class BaseQuantizer:
         return self._params_of(found[tensor_name] if tensor_name in found else TensorData(), own)
 
     def _scale_of(self, tensor_name: str, axis: int | None = None) -> Any:
-        """The scale of a tensor: the one it has in the model, else the one it will have."""
+        """Return the scale of a tensor: the one it has in the model, else the one it will have."""
         stored = self.model.get_initializer(f"{tensor_name}_scale")
         if stored is not None:
             return onnx.numpy_helper.to_array(stored)
@@ -208,7 +208,7 @@ class BaseQuantizer:
             self.tensors_range = clamped_ranges(self.model, self._ranges(), self.should_quantize_node)
 
     def quantize_model(self) -> onnx.ModelProto:
-        """The quantized model; ``model`` holds it too."""
+        """Return the quantized model; ``model`` holds it too."""
         with as_stock(), _work.uncollected():
             loaded = _work.opened(self.model.model, self._request(self.extra_options))
             settings = self._settings_of(self.extra_options, _work.names_of(loaded))

@@ -182,7 +182,7 @@ class MatMulNBitsQuantizer:
 
 
 def _chosen(config: Any, name: str, given: Any, default: Any) -> Any:
-    """A setting of the config, unless it is the default there and was given beside it."""
+    """Return a setting of the config, unless it is the default there and was given beside it."""
     own = getattr(config, name, default)
     return given if own == default else own
 

@@ -48,7 +48,7 @@ def quantize(
     symmetric_activation: bool = False,
     force_fusions: bool = False,
 ) -> onnx.ModelProto:
-    """The quantized model.
+    """Return the quantized model.
 
     ``quantization_params`` speaks of inputs and outputs at once. ``symmetric_weight`` is another word for
     ``asymmetric_input_types``: both make weights int8. ``force_fusions`` changes nothing: the runtime fuses.

@@ -42,19 +42,19 @@ class ONNXModel:
     # What the model consists of
 
     def nodes(self) -> Any:
-        """The nodes of the main graph."""
+        """Return the nodes of the main graph."""
         return self.model.graph.node
 
     def initializer(self) -> Any:
-        """The initializers of the main graph."""
+        """Return the initializers of the main graph."""
         return self.model.graph.initializer
 
     def graph(self) -> GraphProto:
-        """The main graph."""
+        """Return the main graph."""
         return self.model.graph
 
     def ir_version(self) -> int:
-        """The version of the file format."""
+        """Return the version of the file format."""
         return int(self.model.ir_version)
 
     def opset_import(self) -> Any:
@@ -102,7 +102,7 @@ class ONNXModel:
             self._named_nodes.add(node.name, node)
 
     def input_name_to_nodes(self) -> dict[str, list[NodeProto]]:
-        """The nodes that read each tensor."""
+        """Return the nodes that read each tensor."""
         found: dict[str, list[NodeProto]] = {}
         for node in self.model.graph.node:
             for name in dict.fromkeys(node.input):
@@ -111,25 +111,25 @@ class ONNXModel:
         return found
 
     def output_name_to_node(self) -> Nodes:
-        """The node that makes each tensor."""
+        """Return the node that makes each tensor."""
         return {name: node for node in self.model.graph.node for name in node.output if name}
 
     def get_children(
         self, node: NodeProto, input_name_to_nodes: dict[str, list[NodeProto]] | None = None
     ) -> list[NodeProto]:
-        """The nodes that read what a node makes."""
+        """Return the nodes that read what a node makes."""
         find = self._readers.all if input_name_to_nodes is None else _in(input_name_to_nodes)
         return [child for name in node.output for child in find(name)]
 
     def get_parents(self, node: NodeProto, output_name_to_node: Nodes | None = None) -> list[NodeProto]:
-        """The nodes that make what a node reads."""
+        """Return the nodes that make what a node reads."""
         found = (self._maker(name, output_name_to_node) for name in node.input)
         return [parent for parent in found if parent is not None]
 
     def get_parent(
         self, node: NodeProto, idx: int, output_name_to_node: Nodes | None = None
     ) -> NodeProto | None:
-        """The node that makes one input of a node."""
+        """Return the node that makes one input of a node."""
         return self._maker(node.input[idx], output_name_to_node) if idx < len(node.input) else None
 
     def _maker(self, name: str, given: Nodes | None) -> NodeProto | None:
@@ -138,13 +138,13 @@ class ONNXModel:
     def find_node_by_name(
         self, node_name: str, new_nodes_list: Iterable[NodeProto], graph: GraphProto
     ) -> NodeProto | None:
-        """The node of this name in a graph or among nodes that are to be added."""
+        """Return the node of this name in a graph or among nodes that are to be added."""
         own = self._named_nodes.first(node_name) if graph is self.model.graph else None
         searched = new_nodes_list if graph is self.model.graph else (*graph.node, *new_nodes_list)
         return own or next((node for node in searched if node.name == node_name), None)
 
     def get_largest_node_name_suffix(self, node_name_prefix: str) -> int:
-        """The largest number that follows a prefix in the name of a node, or -1."""
+        """Return the largest number that follows a prefix in the name of a node, or -1."""
         return _largest(node_name_prefix, (node.name for node in self.model.graph.node))
 
     def replace_gemm_with_matmul(self) -> None:
@@ -216,16 +216,16 @@ class ONNXModel:
             self._initializers.add(tensor.name, self.model.graph.initializer[-1])
 
     def get_initializer(self, name: str) -> TensorProto | None:
-        """The initializer of this name."""
+        """Return the initializer of this name."""
         found: TensorProto | None = self._initializers.first(name)
         return found
 
     def get_initializer_name_set(self) -> set[str]:
-        """The names of the initializers."""
+        """Return the names of the initializers."""
         return {tensor.name for tensor in self.model.graph.initializer}
 
     def get_largest_initializer_name_suffix(self, initializer_name_prefix: str) -> int:
-        """The largest number that follows a prefix in the name of an initializer, or -1."""
+        """Return the largest number that follows a prefix in the name of an initializer, or -1."""
         return _largest(initializer_name_prefix, (t.name for t in self.model.graph.initializer))
 
     def remove_initializer(self, tensor: TensorProto) -> None:
@@ -241,11 +241,11 @@ class ONNXModel:
         self._initializers.forget()
 
     def get_non_initializer_inputs(self) -> set[str]:
-        """The names of what has to be fed."""
+        """Return the names of what has to be fed."""
         return {value.name for value in self.model.graph.input} - self.get_initializer_name_set()
 
     def get_constant_value(self, output_name: str) -> Array | None:
-        """The value of a Constant node's output or of an initializer; None for anything else."""
+        """Return the value of a Constant node's output or of an initializer; None for anything else."""
         maker = self._makers.first(output_name)
         if maker is not None and maker.op_type == "Constant":
             for attribute in maker.attribute:
@@ -261,11 +261,11 @@ class ONNXModel:
         return value.type.tensor_type if value is not None and value.type.HasField("tensor_type") else None
 
     def find_graph_input(self, input_name: str) -> ValueInfoProto | None:
-        """The graph input of this name."""
+        """Return the graph input of this name."""
         return next((value for value in self.model.graph.input if value.name == input_name), None)
 
     def find_graph_output(self, output_name: str) -> ValueInfoProto | None:
-        """The graph output of this name."""
+        """Return the graph output of this name."""
         return next((value for value in self.model.graph.output if value.name == output_name), None)
 
     def is_graph_input(self, tensor_name: str) -> bool:
@@ -277,7 +277,7 @@ class ONNXModel:
         return self.find_graph_output(output_name) is not None
 
     def find_nodes_by_initializer(self, graph: GraphProto, initializer: TensorProto) -> list[NodeProto]:
-        """The nodes of a graph that read an initializer."""
+        """Return the nodes of a graph that read an initializer."""
         if graph is self.model.graph:
             return self._readers.all(initializer.name)
         return [node for node in graph.node if initializer.name in node.input]

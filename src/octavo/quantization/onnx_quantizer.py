@@ -65,7 +65,7 @@ class ONNXQuantizer(SingleTensors):
         return Style.QOPERATOR if self.mode is QuantizationMode.QLinearOps else Style.INTEGER
 
     def quantize_model(self) -> onnx.ModelProto:
-        """The quantized model; ``model`` holds it too."""
+        """Return the quantized model; ``model`` holds it too."""
         if self.static == (self.mode is QuantizationMode.QLinearOps):
             return super().quantize_model()
         self.model = _mixed.quantized(self)
@@ -90,7 +90,7 @@ class ONNXQuantizer(SingleTensors):
         )
 
     def quantize_node_with_sub_graph(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """A node without subgraphs as it is; for others see :meth:`quantize_subgraph`."""
+        """Return a node without subgraphs as it is; for others see :meth:`quantize_subgraph`."""
         for attribute in node.attribute:
             if attribute.type in _GRAPHS:
                 inner = attribute.g if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs[0]

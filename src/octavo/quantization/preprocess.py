@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of a command line."""
+    """Return the options of a command line."""
     return parser().parse_args(arguments)
 
 

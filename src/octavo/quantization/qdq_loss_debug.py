@@ -137,7 +137,7 @@ def _normal(path: str | Path) -> ir.Model:
 
 
 def _stored_name(value: ir.Value | None) -> str:
-    """The name that a quantized constant had in the float model."""
+    """Return the name that a quantized constant had in the float model."""
     while value is not None and (maker := value.producer()) is not None and maker.op_type == QUANT_OP_NAME:
         value = maker.inputs[0]
     return (value.name or "").removesuffix(TENSOR_NAME_QUANT_SUFFIX) if value is not None else ""
@@ -162,7 +162,7 @@ def compute_weight_error(
     weights_match: Mapping[str, Mapping[str, Array]],
     err_func: Callable[[Array, Array], float] = compute_signal_to_quantization_noice_ratio,
 ) -> dict[str, float]:
-    """The error of each weight."""
+    """Return the error of each weight."""
     return {name: err_func(pair["float"], pair["dequantized"]) for name, pair in weights_match.items()}
 
 

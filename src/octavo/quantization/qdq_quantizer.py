@@ -70,7 +70,7 @@ class QDQQuantizer(BaseQuantizer):
         )
 
     def _as_weight(self, name: str, info: QDQTensorQuantInfo) -> Override:
-        """The override that gives a stored tensor the scheme of weights."""
+        """Return the override that gives a stored tensor the scheme of weights."""
         return Override(
             name,
             qtype=qtype_of(self.weight_qType),
@@ -151,7 +151,7 @@ class QDQQuantizer(BaseQuantizer):
         return True
 
     def quantize_model(self) -> onnx.ModelProto:
-        """The quantized model, with all that was noted done; ``model`` holds it too."""
+        """Return the quantized model, with all that was noted done; ``model`` holds it too."""
         self.remove_nodes()
         return super().quantize_model()
 

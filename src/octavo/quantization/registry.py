@@ -53,12 +53,12 @@ QDQRegistry: Registry = _registry(
 
 
 def static_op_types() -> tuple[str, ...]:
-    """The op types of static quantization where none are requested."""
+    """Return the op types of static quantization where none are requested."""
     return tuple(dict.fromkeys((*QLinearOpsRegistry, *QDQRegistry)))
 
 
 def dynamic_op_types() -> tuple[str, ...]:
-    """The op types of dynamic quantization where none are requested."""
+    """Return the op types of dynamic quantization where none are requested."""
     return tuple(IntegerOpsRegistry)
 
 

@@ -52,7 +52,7 @@ class OnnxModelCalibrationDataReader(CalibrationDataReader):
         self._next, self._end = 0, len(self._folders)
 
     def get_next(self) -> dict[str, npt.NDArray[Any]] | None:
-        """The next sample, or None."""
+        """Return the next sample, or None."""
         if self._next >= self._end:
             return None
         folder = self._folders[self._next]
@@ -64,7 +64,7 @@ class OnnxModelCalibrationDataReader(CalibrationDataReader):
 
     @staticmethod
     def read_onnx_pb_data(file_pb: str | Path) -> npt.NDArray[Any]:
-        """The tensor of a file."""
+        """Return the tensor of a file."""
         return read_tensor(Path(file_pb))[1]
 
     def __len__(self) -> int:
@@ -180,12 +180,12 @@ _FLAGS: dict[str, tuple[str, str]] = {
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of a command line."""
+    """Return the options of a command line."""
     return parser().parse_args(arguments)
 
 
 def extra_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The keys of ``quantize_static`` for the flags of a command line."""
+    """Return the keys of ``quantize_static`` for the flags of a command line."""
     found: dict[str, Any] = {
         key: getattr(options, name) for name, (key, _) in _FLAGS.items() if getattr(options, name)
     }

@@ -48,7 +48,7 @@ class QuantTypeInfo:
         default_symmetric: bool | None = None,
         default_reduce_range: bool | None = None,
     ) -> QuantTypeInfo:
-        """What an entry of the overrides says, over defaults."""
+        """Return what an entry of the overrides says, over defaults."""
         return QuantTypeInfo(
             raw_dict.get("quant_type", default_qtype),  # type: ignore[arg-type]
             raw_dict.get("symmetric", default_symmetric),
@@ -86,7 +86,7 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
     def get_per_tensor_overrides(
         self, tensor_name: str, default_val: dict[str, Any] | None = None
     ) -> dict[str, Any] | None:
-        """The dict of a tensor; settings along an axis are an error here."""
+        """Return the dict of a tensor; settings along an axis are an error here."""
         found = self.overrides.get(tensor_name)
         if not found:
             return default_val
@@ -99,7 +99,7 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
     def get_per_channel_overrides(
         self, tensor_name: str, default_val: list[dict[str, Any]] | None = None
     ) -> list[dict[str, Any]] | None:
-        """The dicts of a tensor along its axis; one for the whole tensor is an error here."""
+        """Return the dicts of a tensor along its axis; one for the whole tensor is an error here."""
         found = self.overrides.get(tensor_name)
         if not found:
             return default_val
@@ -110,7 +110,7 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
         return found
 
     def get_quant_types(self) -> set[QuantType]:
-        """All types that are named, also those of conversions."""
+        """Return all types that are named, also those of conversions."""
         if self.quant_types is None:
             self.quant_types = _overrides.types(self.overrides)
         return self.quant_types
@@ -151,7 +151,7 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
     def get_node_output_qtype_info(
         self, output_name: str, default_qtype: QuantType | None, default_symmetric: bool | None = None
     ) -> QuantTypeInfo:
-        """The type that the node which makes a tensor gives it."""
+        """Return the type that the node which makes a tensor gives it."""
         found = self.overrides.get(output_name)
         return QuantTypeInfo.load_from_dict(found[0] if found else {}, default_qtype, default_symmetric)
 
@@ -163,7 +163,7 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
         default_symmetric: bool | None = None,
         default_reduce_range: bool | None = None,
     ) -> QuantTypeInfo:
-        """The type in which a node reads a tensor: that of a conversion where one is meant for it."""
+        """Return the type in which a node reads a tensor: that of a conversion where one is meant for it."""
         found = self.overrides.get(input_name)
         entry = found[0] if found else {}
         convert = entry.get("convert")
@@ -172,7 +172,7 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
         return QuantTypeInfo.load_from_dict(entry, default_qtype, default_symmetric, default_reduce_range)
 
     def pprint_str(self, indent: int | None = None) -> str:
-        """The overrides as text."""
+        """Return the overrides as text."""
         return json.dumps(self.overrides, default=_plain, indent=indent)
 
     def empty(self) -> bool:
@@ -180,7 +180,7 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
         return not self.overrides
 
     def get_dict(self) -> Raw:
-        """The overrides themselves."""
+        """Return the overrides themselves."""
         return self.overrides
 
     def __setitem__(self, key: str, value: list[dict[str, Any]]) -> None:
@@ -208,7 +208,7 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
 
 
 def _plain(value: Any) -> Any:
-    """What JSON holds instead of types, sets and numbers of numpy."""
+    """Return what JSON holds instead of types, sets and numbers of numpy."""
     if isinstance(value, QuantType):
         return str(value)
     if isinstance(value, set | frozenset):

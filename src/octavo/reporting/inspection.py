@@ -45,7 +45,7 @@ class Inspection(Shown):
 
     @property
     def bytes(self) -> int:
-        """All initializers together."""
+        """Return all initializers together."""
         return sum(part.bytes for part in self.parts)
 
     def __str__(self) -> str:

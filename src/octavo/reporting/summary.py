@@ -35,7 +35,7 @@ class Outcome(Protocol):
 
     @property
     def plan(self) -> Plan:
-        """What was decided."""
+        """Return what was decided."""
 
     @property
     def params(self) -> Mapping[Key, QParams]:
@@ -43,7 +43,7 @@ class Outcome(Protocol):
 
     @property
     def recipe(self) -> Recipe | None:
-        """What was requested; None where a plan was carried out."""
+        """Return what was requested; None where a plan was carried out."""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -51,11 +51,11 @@ class Outcome(Protocol):
 
     @property
     def float_bytes(self) -> int:
-        """The size of the float model."""
+        """Return the size of the float model."""
 
     @property
     def bytes(self) -> int:
-        """The size of the quantized model."""
+        """Return the size of the quantized model."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Kept:
 
     @property
     def count(self) -> int:
-        """The number of nodes."""
+        """Return the number of nodes."""
         return len(self.nodes)
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ TARGETS: dict[str, Target] = {
 
 
 def target(name: str | Target) -> Target:
-    """The target of this name."""
+    """Return the target of this name."""
     if isinstance(name, Target):
         return name
     if name not in TARGETS:

@@ -23,7 +23,7 @@ def sheet(machine: str, flags: frozenset[str]) -> Target:
 
 
 def flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
-    """The CPU's flags as Linux lists them; none elsewhere."""
+    """Return the CPU's flags as Linux lists them; none elsewhere."""
     try:
         with cpuinfo.open(encoding="utf-8", errors="replace") as lines:
             first = next((line for line in lines if line.startswith("flags")), "")
@@ -34,5 +34,5 @@ def flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
 
 @cache
 def this_machine() -> Target:
-    """The datasheet for this machine."""
+    """Return the datasheet for this machine."""
     return sheet(platform.machine(), flags())

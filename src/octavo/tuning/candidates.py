@@ -45,7 +45,7 @@ class Candidate:
 
 
 def stepped_round(start: Candidate, plan: Plan) -> list[Candidate]:
-    """A static way with steps: with ranges cut in two ways, with every step that is free.
+    """Return a static way with steps: with ranges cut in two ways, with every step that is free.
 
     A model of linear layers is also smoothed at the cost of a few Muls. What takes longest comes last.
     """
@@ -78,7 +78,7 @@ def mixed_round(start: Candidate, plan: Plan) -> list[Candidate]:
 
 
 def dynamic_round(target: Target, base: Recipe | None) -> list[Candidate]:
-    """The way that needs no data, with what a base lets in."""
+    """Return the way that needs no data, with what a base lets in."""
     if not target.placement.dynamic_linear:
         return []
     recipe = target.dynamic_recipe
@@ -94,7 +94,7 @@ def with_rest_compressed(candidate: Candidate) -> Candidate:
 
 
 def without_compressed(candidate: Candidate) -> Candidate:
-    """The same with the weights that it leaves float as they are."""
+    """Return the same with the weights that it leaves float as they are."""
     return Candidate(
         f"{candidate.name}, other weights float",
         candidate.recipe.but(compressed=None),
@@ -118,7 +118,7 @@ def is_restricted(base: Recipe) -> bool:
 
 
 def linear_layers(plan: Plan) -> tuple[str, ...]:
-    """The layers that could find their ranges at run time, where other operators are quantized too."""
+    """Return the layers that could find their ranges at run time, where other operators are quantized too."""
     found = tuple(name for name, node in plan.nodes.items() if node.op_type in MATRIX_PRODUCTS)
     return found if len(found) < len(plan.nodes) else ()
 
@@ -149,7 +149,7 @@ def groups(plan: Plan, target: Target) -> list[Group]:
 
 
 def without_groups(candidate: Candidate, left: Sequence[Group]) -> Candidate:
-    """The same with kinds of operators left float."""
+    """Return the same with kinds of operators left float."""
     patterns = [pattern for group in left for pattern in group.patterns]
     nodes = frozenset(node for group in left for node in group.nodes)
     words = " and ".join(group.words for group in left)
@@ -158,7 +158,7 @@ def without_groups(candidate: Candidate, left: Sequence[Group]) -> Candidate:
 
 
 def without_layers(candidate: Candidate, nodes: Sequence[str]) -> Candidate:
-    """The same with some layers left float."""
+    """Return the same with some layers left float."""
     words = f"{len(nodes)} layer{'s' if len(nodes) > 1 else ''}"
     return _without(candidate, nodes, frozenset(nodes), words, "the layers that lose most")
 
@@ -189,7 +189,7 @@ def without_start(candidate: Candidate, plan: Plan, model: ir.Model) -> list[Can
 
 
 def _convolutions(model: ir.Model) -> list[list[str]]:
-    """The names of the convolutions of each graph, in order."""
+    """Return the names of the convolutions of each graph, in order."""
     found: dict[ir.Graph | ir.Function | None, list[str]] = {}
     for node in query.nodes(model):
         if node.op_type in CONVOLUTIONS and not node.domain:

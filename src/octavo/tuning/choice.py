@@ -51,7 +51,7 @@ IDLE = ALIKE  # what a trial is worth less that runs float: what may be noise be
 
 
 def value(trial: Trial, demands: Demands) -> float:
-    """What a trial is worth."""
+    """Return what a trial is worth."""
     rest = closeness(trial) if demands.max_drop is None else 0.0
     idle = IDLE if trial.runs_float else 0.0
     return math.log(max(surely(trial), 1e-6)) + rest - PER_SIZE * math.log(trial.bytes or 1) - idle
@@ -66,13 +66,13 @@ class Unchanged:
 
     @property
     def speed(self) -> float:
-        """What the model runs at without being quantized; preparing counts where it surely pays."""
+        """Return what the model runs at without being quantized; preparing counts where it surely pays."""
         gain = self.prepared
         return gain.value if gain is not None and gain.low > 1 + ALIKE else 1.0
 
 
 def worth(trial: Trial, demands: Demands, unchanged: Unchanged) -> float:
-    """How much more a trial is worth than the float model; what the demands settle does not count."""
+    """Return how much more a trial is worth than the float model; what the demands settle does not count."""
     gain = math.log(max(speed(trial), 1e-6) / unchanged.speed)
     if demands.min_speed < 1:
         gain = max(gain, 0.0)
@@ -108,14 +108,14 @@ def closeness(trial: Trial) -> float:
 
 
 def standing(trial: Trial) -> float:
-    """What decides where speed does not: fidelity and size."""
+    """Return what decides where speed does not: fidelity and size."""
     return closeness(trial) - PER_SIZE * math.log(trial.bytes or 1)
 
 
 def pick(
     trials: Sequence[Trial], demands: Demands, unchanged: Unchanged | None = None
 ) -> tuple[Trial, bool, str]:
-    """The best, whether it meets the demands, and why it is this one."""
+    """Return the best, whether it meets the demands, and why it is this one."""
     good = _good(trials, demands, unchanged)
     if good:
         first = max(good, key=lambda trial: value(trial, demands))
@@ -133,7 +133,7 @@ def pick(
 
 
 def _promise(trial: Trial) -> str:
-    """What has to be said of a result that is no faster than float."""
+    """Return what has to be said of a result that is no faster than float."""
     if trial.runs_float and speed(trial) < 1 + ALIKE:
         return (
             "; it runs as float and is no faster, only smaller: nothing that computes with integers was"
@@ -145,7 +145,7 @@ def _promise(trial: Trial) -> str:
 
 
 def _simplest(rivals: Sequence[Trial]) -> Trial:
-    """The best by fidelity and size; of those that are hardly any worse, the one of fewest steps."""
+    """Return the best by fidelity and size; of those that are hardly any worse, the one of fewest steps."""
     highest = max(map(standing, rivals))
     near = [trial for trial in rivals if standing(trial) >= highest - SMALL_DIFFERENCE]
     return min(near, key=lambda trial: (len(trial.candidate.recipe.steps), -standing(trial)))
@@ -186,7 +186,7 @@ def alike(trial: Trial, other: Trial) -> bool:
 
 
 def best_so_far(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged) -> Trial | None:
-    """The trial of the highest value among those that can be chosen."""
+    """Return the trial of the highest value among those that can be chosen."""
     good = _good(trials, demands, unchanged)
     return max(good, key=lambda trial: value(trial, demands), default=None)
 
@@ -227,7 +227,7 @@ def surely(trial: Trial) -> float:
 
 
 def words(trial: Trial) -> str:
-    """A trial's figures in a few words."""
+    """Return a trial's figures in a few words."""
     told = [f"{trial.speed.value:.2f} × as fast as float"] if trial.speed is not None else []
     if trial.sqnr_db is not None:
         told.append(f"{trial.sqnr_db:.1f} dB")

@@ -17,7 +17,7 @@ Progress = Callable[[str, int, int | None], None]
 
 
 def processor_seconds() -> float:
-    """The processor time of this process and of its children that have ended."""
+    """Return the processor time of this process and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
@@ -53,7 +53,7 @@ class Deadline:
 
     @property
     def elapsed(self) -> float:
-        """The seconds that have passed, as the limit counts them."""
+        """Return the seconds that have passed, as the limit counts them."""
         wall = time.monotonic() - self.began
         if self.limit is None or self.limit.counts_waiting:
             return wall
@@ -61,7 +61,7 @@ class Deadline:
 
     @property
     def seconds_left(self) -> float:
-        """The time that is left; endless as long as nothing may be stopped."""
+        """Return the time that is left; endless as long as nothing may be stopped."""
         return self.limit.seconds - self.elapsed if self.limit is not None and self.is_armed else math.inf
 
     @property
@@ -75,7 +75,7 @@ class Deadline:
             raise OutOfTime
 
     def checked(self, progress: Progress) -> Progress:
-        """A progress function that reports and then looks at the time."""
+        """Return a progress function that reports and then looks at the time."""
 
         def report(phase: str, done: int, total: int | None) -> None:
             progress(phase, done, total)

@@ -66,7 +66,7 @@ class RowPart:
 
     @property
     def label(self) -> str:
-        """How it is called in a report."""
+        """Return how it is called in a report."""
         return f"{self.output} (rows that are read)"
 
     def of(self, answers: Answers, expected: Answers) -> F64:
@@ -87,7 +87,7 @@ class BoxPart:
 
     @property
     def label(self) -> str:
-        """How it is called in a report."""
+        """Return how it is called in a report."""
         return f"{self.reader.scores} (scores)" if self.is_scores else f"{self.reader.boxes} (boxes)"
 
     def of(self, answers: Answers, expected: Answers) -> F64:
@@ -130,7 +130,7 @@ class Tally:
 
     @property
     def decibels(self) -> float:
-        """The signal to noise ratio; an answer that is no number has none of it."""
+        """Return the signal to noise ratio; an answer that is no number has none of it."""
         if math.isnan(self.noise):
             return -math.inf
         return math.inf if self.noise == 0 else 10 * math.log10(max(self.signal, 1e-300) / self.noise)
@@ -176,7 +176,7 @@ def outputs_of(answers: Sequence[Answers], inputs: Answers | None = None) -> Out
 
 
 def _rows_read(seen: Sequence[F64], readers: Sequence[Reader]) -> RowReader | None:
-    """The table of scores that says which rows of an output are read; None if there is none."""
+    """Return the table of scores that says which rows of an output are read; None if there is none."""
     for reader in readers:
         if isinstance(reader, RowReader) and seen[0].ndim == 3 and seen[0].shape[1] == reader.rows:
             return reader
@@ -215,7 +215,7 @@ def _by_scale(seen: Sequence[F64], axis: int, slices: tuple[int, ...]) -> list[t
 
 
 def _mixture(seen: Sequence[F64]) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
-    """The axis along which scores of 0 … 1 lie beside larger numbers, and which are which."""
+    """Return the axis along which scores of 0 … 1 lie beside larger numbers, and which are which."""
     rank = seen[0].ndim
     for axis in (1, rank - 1) if rank >= 3 else ():
         if len({one.shape[axis] for one in seen}) != 1 or not 2 < seen[0].shape[axis] <= 4096:
@@ -245,7 +245,7 @@ def _is_unit(seen: Sequence[F64]) -> bool:
 
 
 def _classes(seen: Sequence[F64], decided: bool, channels: Collection[int]) -> int | None:
-    """The axis of classes, where an output is scores: of a sample, of a place or of a pixel.
+    """Return the axis of classes, where an output is scores: of a sample, of a place or of a pixel.
 
     Beside an output that is a distribution (``decided``) other numbers of a sample are no classes. Of a map
     the argmax has to be of one piece, and it must not be an image: as many ``channels`` as an input has.
@@ -302,7 +302,7 @@ def _read(reader: Reader, expected: Answers, found: Answers) -> Tally:
 
 
 def _mask(inputs: Answers) -> npt.NDArray[np.bool_] | None:
-    """Which places of which row are no padding; None where no input says so, or there is none.
+    """Return which places of which row are no padding; None where no input says so, or there is none.
 
     Other masks mark padding, places of global attention or words to be guessed: the name has to be one of
     those that are always used for this, and each row one stretch of ones.
@@ -334,7 +334,7 @@ def _tally(part: AnyPart, x: F64, y: F64, mask: npt.NDArray[np.bool_] | None = N
 
 
 def judged(outputs: Outputs, sums: Sequence[Sequence[Tally]]) -> Fidelity:
-    """The figures from the sums of all samples, added in the order of the samples."""
+    """Return the figures from the sums of all samples, added in the order of the samples."""
     count = len(outputs.parts)
     whole = [sum((row[i] for row in sums), Tally()) for i in range(count + len(outputs.readers))]
     each = {part.label: tally.decibels for part, tally in zip(outputs.parts, whole, strict=False)}

@@ -68,7 +68,7 @@ class BoxReader:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs that it reads."""
+        """Return the outputs that it reads."""
         return (self.boxes,) if self.boxes == self.scores else (self.boxes, self.scores)
 
     def table(self, answers: Answers, row: int) -> tuple[F64, F64]:
@@ -92,7 +92,7 @@ class BoxReader:
         return scores if self.background is None else np.delete(scores, self.background, axis=1)
 
     def read(self, answers: Answers, row: int) -> Detections:
-        """The detections of one sample of a batch."""
+        """Return the detections of one sample of a batch."""
         if self.is_final:
             table = answers[self.boxes][row].astype(np.float64)
             table = table[table[:, 4] >= MIN_SCORE]
@@ -107,7 +107,7 @@ class BoxReader:
         return Detections(corners[kept], scores[best][kept], classes[best][kept])
 
     def compare(self, expected: Answers, found: Answers) -> tuple[float, float]:
-        """What was found again, and what there was to find, in boxes weighed by their scores."""
+        """Return what was found again, and what there was to find, in boxes weighed by their scores."""
         same = total = 0.0
         for row in range(len(expected[self.boxes])):
             ours, theirs = self.read(expected, row), self.read(found, row)
@@ -134,7 +134,7 @@ def _overlap(one: F64, other: F64) -> F64:
 
 
 def _suppressed(boxes: F64, classes: npt.NDArray[np.int64]) -> list[int]:
-    """The boxes that no better one of their class overlaps; they come best first."""
+    """Return the boxes that no better one of their class overlaps; they come best first."""
     overlap = _overlap(boxes, boxes) * (classes[:, None] == classes[None])
     kept: list[int] = []
     for i in range(len(boxes)):
@@ -144,7 +144,7 @@ def _suppressed(boxes: F64, classes: npt.NDArray[np.int64]) -> list[int]:
 
 
 def _matched(ours: Detections, theirs: Detections) -> float:
-    """The weight of boxes that both have, as a mean over the overlaps that count as the same box."""
+    """Return the weight of boxes that both have, as a mean over the overlaps that count as the same box."""
     if not len(ours.scores) or not len(theirs.scores):
         return 0.0
     overlap = _overlap(ours.boxes, theirs.boxes) * (ours.classes[:, None] == theirs.classes[None])
@@ -168,11 +168,11 @@ class TextReader:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The output that it reads."""
+        """Return the output that it reads."""
         return (self.output,)
 
     def read(self, answers: Answers) -> list[npt.NDArray[np.int64]]:
-        """The characters of each line."""
+        """Return the characters of each line."""
         best = answers[self.output].argmax(axis=-1)
         lines = best.T if self.steps_first else best
         return [self._line(line) for line in lines]
@@ -183,7 +183,7 @@ class TextReader:
         return line
 
     def compare(self, expected: Answers, found: Answers) -> tuple[float, float]:
-        """The characters that are float's, and all of them."""
+        """Return the characters that are float's, and all of them."""
         same = total = 0
         for ours, theirs in zip(self.read(expected), self.read(found), strict=True):
             longest = max(len(ours), len(theirs))
@@ -193,7 +193,7 @@ class TextReader:
 
 
 def edit_distance(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64]) -> int:
-    """The fewest insertions, deletions and replacements that make one sequence the other."""
+    """Return the fewest insertions, deletions and replacements that make one sequence the other."""
     numbers = np.arange(len(other) + 1)
     row = numbers.copy()
     for i, symbol in enumerate(one, 1):
@@ -211,11 +211,11 @@ class MaskReader:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The output that it reads."""
+        """Return the output that it reads."""
         return (self.output,)
 
     def compare(self, expected: Answers, found: Answers) -> tuple[float, float]:
-        """The pixels that are on in both, and in either."""
+        """Return the pixels that are on in both, and in either."""
         ours, theirs = expected[self.output] >= 0.5, found[self.output] >= 0.5
         return float(np.count_nonzero(ours & theirs)), float(np.count_nonzero(ours | theirs))
 
@@ -229,16 +229,16 @@ class RowReader:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The output that it reads."""
+        """Return the output that it reads."""
         return (self.output,)
 
     def is_read(self, answers: Answers) -> npt.NDArray[np.bool_]:
-        """Which rows stand out."""
+        """Return which rows stand out."""
         found: npt.NDArray[np.bool_] = np.greater_equal(answers[self.output].max(axis=-1), MIN_SCORE)
         return found
 
     def compare(self, expected: Answers, found: Answers) -> tuple[float, float]:
-        """The weight of scores that both have for the same class, and that either has."""
+        """Return the weight of scores that both have for the same class, and that either has."""
         rows = self.is_read(expected) | self.is_read(found)
         ours, theirs = (one[self.output][rows].astype(np.float64) for one in (expected, found))
         same = ours.argmax(axis=-1) == theirs.argmax(axis=-1)
@@ -250,7 +250,7 @@ Reader: TypeAlias = BoxReader | RowReader | TextReader | MaskReader
 
 
 def readers_of(answers: Sequence[Answers], inputs: Answers | None = None) -> tuple[Reader, ...]:
-    """What is read from the outputs of a float model, by some of its answers and one of its inputs."""
+    """Return what is read from the outputs of a float model, by some of its answers and one of its inputs."""
     seen: dict[str, list[F64]] = {
         name: [one[name].astype(np.float64) for one in answers]
         for name, first in answers[0].items()
@@ -277,7 +277,7 @@ def _within(values: Sequence[F64], low: float, high: float) -> bool:
 
 
 def _boxes_in_one(seen: Seen) -> BoxReader | None:
-    """A table of boxes and scores in one output: YOLO's kinds."""
+    """Return the reader of a table of boxes and scores in one output: YOLO's kinds."""
     for name, values in seen.items():
         if values[0].ndim != 3 or min(values[0].shape[1:]) < 5 or max(values[0].shape[1:]) < FEWEST_ROWS:
             continue

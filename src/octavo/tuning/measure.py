@@ -56,7 +56,7 @@ class Judging:
         return replace(self, folder=folder)
 
     def at(self, folder: Path) -> Judging:
-        """The job with its files there."""
+        """Return the job with its files there."""
         return replace(self, folder=folder)
 
     @contextlib.contextmanager
@@ -111,7 +111,7 @@ class Reference:
     def fidelity(
         self, names: Sequence[str], engine: Engine, progress: Progress | None = None
     ) -> dict[str, Fidelity]:
-        """The figures of trials, by their files; every engine gives the same."""
+        """Return the figures of trials, by their files; every engine gives the same."""
         shards = [(name, number) for name in names for number in range(len(self.samples))]
         found: dict[Shard, tuple[Tally, ...]] = {}
         for index, sums in engine.map(self.job, shards):
@@ -123,7 +123,7 @@ class Reference:
 
 
 def timed_samples(samples: Sequence[Feed]) -> list[Feed]:
-    """The samples that models are timed on: one of each shape, a few at most."""
+    """Return the samples that models are timed on: one of each shape, a few at most."""
     by_shape: dict[Any, Feed] = {}
     for sample in samples:
         by_shape.setdefault(tuple((name, array.shape) for name, array in sample.items()), sample)
@@ -140,7 +140,7 @@ def speeds(
     progress: Callable[[int, int | None], None] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> list[Ratio]:
-    """How many times as fast as the reference each model is; all take turns, until the intervals tell.
+    """Return how many times as fast as the reference each model is; all take turns, until the intervals tell.
 
     Unless several threads are requested, processor time of one thread is counted. Where other programs take
     the cores it is so in any case, and a ``note`` says so.

@@ -67,7 +67,7 @@ class TriedChange:
 
     @property
     def gain_db(self) -> float | None:
-        """What it gains at the worst output."""
+        """Return what it gains at the worst output."""
         return self.after.sqnr_db - self.before.sqnr_db if self.after is not None else None
 
 
@@ -87,7 +87,7 @@ class Proposal(Shown):
 
     @property
     def kept(self) -> tuple[TriedChange, ...]:
-        """The changes that help."""
+        """Return the changes that help."""
         return tuple(one for one in self.tried if one.kept)
 
     def save(self, path: str | Path) -> None:
@@ -200,7 +200,7 @@ class _Tries:
         return self._measured(start, current)
 
     def _start(self) -> Trial | None:
-        """The recipe of the model, or where it is not known, the one that comes closest to float."""
+        """Return the recipe of the model, or where it is not known, the one that comes closest to float."""
         base = self.comparison.base
         choices = [Candidate("as recorded" if self.comparison.is_recorded else "as inspected", base, "")]
         own = find_target(base.target).static_recipe.steps
@@ -232,7 +232,7 @@ class _Tries:
         return trial if kept else None
 
     def _together(self, start: Trial) -> Trial:
-        """Where no change helps alone, all of them at once."""
+        """Return all changes at once, where no change helps alone."""
         changes = [culprit.changes[0] for culprit in self.comparison.culprits if culprit.changes]
         if len(changes) < 2 or self.runner.deadline.is_over:
             return start
@@ -276,7 +276,7 @@ class _Tries:
         return Proposal(base, False, *same, (), self.runner.split.unseen, recorded, (why,))
 
     def _energies(self, file: str) -> Energies:
-        """The energies of the outputs and of their errors, in each sample that was held back."""
+        """Return the energies of the outputs and of their errors, in each sample that was held back."""
         count = range(len(self.runner.split.held))
         with self.runner.reference.job.open(self.runner.threads) as judge:
             sums = [judge((file, number)) for number in count]
@@ -313,6 +313,6 @@ def _decibels(energies: Energies) -> float:
 
 
 def _gain_interval(after: Energies, before: Energies) -> tuple[float, float]:
-    """The 95 % interval of a gain in dB, the same draws for both."""
+    """Return the 95 % interval of a gain in dB, the same draws for both."""
     low, high = np.percentile(sqnr_draws(*after) - sqnr_draws(*before), [2.5, 97.5])
     return float(low), float(high)

@@ -13,7 +13,7 @@ SECONDS = 0.5
 
 
 def quick_speed(model: str | Path, other: str | Path, threads: int | None = None) -> float | None:
-    """How many times as fast the other is, on a made-up input; None where that can't be found out."""
+    """Return how many times as fast the other is, on a made-up input; None where that can't be found out."""
     try:
         sample = make(specs_of(io.load(model)), 0, {})
         (found,) = speeds(Path(model), [Path(other)], [sample], threads=threads, seconds=SECONDS)

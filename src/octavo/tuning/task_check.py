@@ -44,7 +44,7 @@ class TaskChecker:
         self._float = self._evaluated(model)
 
     def score(self, path: Path) -> Score:
-        """A trial's figure."""
+        """Return a trial's figure."""
         found = self._evaluated(path)
         score = found.scores[0]
         return Score(

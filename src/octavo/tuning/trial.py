@@ -75,7 +75,7 @@ class Score:
 
     @property
     def lost(self) -> float:
-        """How much worse than float; below zero where it is better."""
+        """Return how much worse than float; below zero where it is better."""
         return (self.float_value - self.value) * (1.0 if self.higher_is_better else -1.0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Score:
 
     @property
     def float_text(self) -> str:
-        """The float model's value in its unit."""
+        """Return the float model's value in its unit."""
         return metric_text(self.name, self.float_value, self.percent)
 
 
@@ -238,11 +238,11 @@ class Tuned(Shown):
 
     @property
     def result(self) -> Result | None:
-        """The quantized model that was chosen, as ``quantize`` gives it."""
+        """Return the quantized model that was chosen, as ``quantize`` gives it."""
         return self.best.result if self.best is not None else None
 
     def front(self) -> list[Trial]:
-        """The trials that no other beats in fidelity, speed and size at once."""
+        """Return the trials that no other beats in fidelity, speed and size at once."""
         seen = [trial for trial in self.trials if trial.error is None]
         return [one for one in seen if not any(_beats(other, one) for other in seen if other is not one)]
 

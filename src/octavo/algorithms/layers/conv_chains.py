@@ -66,12 +66,12 @@ class Chain:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """All layers, one more than pairs."""
+        """Return all layers, one more than pairs."""
         return (self.pairs[0].first, *(pair.second for pair in self.pairs))
 
     @property
     def name(self) -> str:
-        """The names of the first and the last layer."""
+        """Return the names of the first and the last layer."""
         return f"{self.layers[0].name} … {self.layers[-1].name}"
 
 

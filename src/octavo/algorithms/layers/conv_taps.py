@@ -29,12 +29,12 @@ class ConvTaps:
 
     @property
     def taps(self) -> int:
-        """The number of taps of the kernel."""
+        """Return the number of taps of the kernel."""
         return math.prod(len(one) for one in self.axes)
 
     @property
     def shares(self) -> F64:
-        """The share of a feature map's positions that each tap reads."""
+        """Return the share of a feature map's positions that each tap reads."""
         found = np.ones(())
         for one in self.axes:
             found = found[..., None] * one.mean(axis=1, dtype=np.float64)
@@ -42,7 +42,7 @@ class ConvTaps:
 
     @property
     def positions(self) -> int:
-        """The number of positions of an input feature map."""
+        """Return the number of positions of an input feature map."""
         return math.prod(one.shape[1] for one in self.axes)
 
 

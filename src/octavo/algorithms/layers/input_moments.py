@@ -37,7 +37,7 @@ class InputMoments:
 
     @property
     def variance(self) -> F64:
-        """The variance of each product."""
+        """Return the variance of each product."""
         return np.maximum(self.square - self.mean**2, 0.0)
 
     def error(self, delta: npt.NDArray[np.floating]) -> F64:

@@ -35,17 +35,17 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """The node's name."""
+        """Return the node's name."""
         return self.node.name or ""
 
     @property
     def x(self) -> ir.Value:
-        """The activation that it reads."""
+        """Return the activation that it reads."""
         return self.node.inputs[0]  # type: ignore[return-value]
 
     @property
     def y(self) -> ir.Value:
-        """The result, bias included."""
+        """Return the result, bias included."""
         return self.bias_node.outputs[0]
 
     @property
@@ -55,7 +55,7 @@ class Layer:
 
     @property
     def kernel(self) -> tuple[int, ...]:
-        """The spatial size of a convolution's kernel; empty for linear layers."""
+        """Return the spatial size of a convolution's kernel; empty for linear layers."""
         dims = query.static_shape(self.weight) or ()
         return dims[2:] if self.is_conv else ()
 
@@ -67,19 +67,19 @@ class Layer:
 
     @property
     def outputs(self) -> int:
-        """The number of output channels."""
+        """Return the number of output channels."""
         dims = query.static_shape(self.weight) or (0, 0)
         return dims[0] if self.is_conv or not self.transposed else dims[1]
 
     @property
     def inputs(self) -> int:
-        """The number of input channels."""
+        """Return the number of input channels."""
         dims = query.static_shape(self.weight) or (0, 0)
         return dims[1] * self.groups if self.is_conv else dims[0 if self.transposed else 1]
 
     @property
     def products(self) -> int:
-        """The number of products that one output sums over."""
+        """Return the number of products that one output sums over."""
         return self.inputs // self.groups * max(int(np.prod(self.kernel, dtype=np.int64)), 1)
 
     def rows(self) -> F64:

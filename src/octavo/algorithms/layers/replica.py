@@ -55,17 +55,17 @@ class Replica:
 
     @property
     def noise(self) -> str:
-        """The name of the sum of its squared errors."""
+        """Return the name of the sum of its squared errors."""
         return f"replica/{self.name}/noise"
 
     @property
     def signal(self) -> str:
-        """The name of the sum of the squared float results."""
+        """Return the name of the sum of the squared float results."""
         return f"replica/{self.layer.name}/signal"
 
     @property
     def size(self) -> str:
-        """The name of the number of results."""
+        """Return the name of the number of results."""
         return f"replica/{self.layer.name}/size"
 
     def in_16_bits(self) -> Replica:
@@ -85,7 +85,7 @@ class ProbedGraph(Protocol):
 
     @property
     def requests(self) -> Collection[str]:
-        """The names of the statistics that it gives already."""
+        """Return the names of the statistics that it gives already."""
         ...
 
     def probe(

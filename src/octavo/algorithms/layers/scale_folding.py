@@ -30,7 +30,7 @@ class Divisible:
 
     @property
     def name(self) -> str:
-        """The node's name."""
+        """Return the node's name."""
         return self.node.name or self.node.op_type
 
     def has(self, size: int) -> bool:

@@ -52,7 +52,7 @@ class LocalError:
 
     @property
     def sqnr(self) -> float:
-        """The signal-to-noise ratio in dB."""
+        """Return the signal-to-noise ratio in dB."""
         return float(-10.0 * np.log10(max(self.share, 1e-30)))
 
 
@@ -79,7 +79,7 @@ class MixedPrecision:
 
     @property
     def least(self) -> float:
-        """The signal-to-noise ratio in dB that a layer has to keep."""
+        """Return the signal-to-noise ratio in dB that a layer has to keep."""
         if self.min_sqnr is not None:
             return self.min_sqnr
         return _USUAL_SQNR if self.layers is None else float("inf")

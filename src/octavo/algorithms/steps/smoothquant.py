@@ -160,7 +160,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The names of its layers."""
+        """Return the names of its layers."""
         return ", ".join(layer.name for layer in self.layers)
 
 
@@ -203,12 +203,12 @@ class Problem:
 
     @cached_property
     def largest(self) -> F64:
-        """The largest weight of each input channel."""
+        """Return the largest weight of each input channel."""
         return np.asarray(np.max([np.abs(rows).max(axis=(0, 1)) for rows in self.rows], axis=0))
 
     @cached_property
     def variances(self) -> list[F64]:
-        """The variance of the outputs of each layer."""
+        """Return the variance of the outputs of each layer."""
         return [quantization_noise.output_variance(rows, self.inputs) for rows in self.rows]
 
     def error(self, factors: F64) -> float:

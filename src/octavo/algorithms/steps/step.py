@@ -44,7 +44,7 @@ class StepReport:
 
     @property
     def fall(self) -> float:
-        """The share of the estimated errors that is gone."""
+        """Return the share of the estimated errors that is gone."""
         before = sum(change.before for change in self.changed)
         return 1.0 - sum(change.after for change in self.changed) / before if before else 0.0
 

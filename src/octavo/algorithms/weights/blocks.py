@@ -32,7 +32,7 @@ class Algorithm(Protocol):
 
     @property
     def wants(self) -> Inputs:
-        """The statistics of the layer's inputs that it needs."""
+        """Return the statistics of the layer's inputs that it needs."""
         ...
 
     @property
@@ -84,7 +84,7 @@ def _slabs(rows: Array) -> Iterator[tuple[int, Array]]:
 
 
 def nearest(tiles: Array, scale: Array, zero: Array | float, top: int) -> Array:
-    """The integers, as floats, closest to the values; a scale of zero gives the zero point."""
+    """Return the integers, as floats, closest to the values; a scale of zero gives the zero point."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         inverse = np.where(scale != 0, np.float32(1) / scale.astype(np.float32), np.float32(0))
     steps = tiles * inverse

@@ -68,13 +68,13 @@ def quantize(rows: Array, kind: int, size: int) -> Bnb4:
 
 
 def dequantize(packed: npt.NDArray[np.uint8], absmax: Array, kind: int, size: int, count: int) -> Array:
-    """The values that the codes stand for."""
+    """Return the values that the codes stand for."""
     codes = np.stack([packed >> 4, packed & 0x0F], axis=-1).reshape(-1)[:count]
     return TABLES[kind][codes] * np.repeat(absmax.astype(np.float32), size)[:count]
 
 
 def _codes(x: Array, kind: int) -> npt.NDArray[np.uint8]:
-    """The code of the nearest value; FP4 has a sign of its own, also for zero."""
+    """Return the code of the nearest value; FP4 has a sign of its own, also for zero."""
     if kind == NF4:
         table = TABLES[NF4]
         return np.searchsorted((table[1:] + table[:-1]) / 2, x, side="left").astype(np.uint8)

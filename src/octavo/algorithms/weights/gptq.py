@@ -147,7 +147,7 @@ class _Feedback:
 
 
 def factor(products: Array, dead: Array, damping: float, order: Array | None = None) -> Array:
-    """The upper Cholesky factor of the inverse, damped until there is one."""
+    """Return the upper Cholesky factor of the inverse, damped until there is one."""
     h = products.astype(np.float64).copy()
     h[dead, dead] = 1
     if order is not None:
@@ -176,6 +176,6 @@ def _best_ratio(tiles: Array, scheme: BlockScheme, dtype: np.dtype[np.generic]) 
 
 
 def _loss(rows: Array, blocks: Blocks, products: Array) -> Array:
-    """The squared error of each row's outputs."""
+    """Return the squared error of each row's outputs."""
     error = blocks.real() - rows
     return np.asarray(((error @ products) * error).sum(axis=1))

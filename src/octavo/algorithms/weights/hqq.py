@@ -56,7 +56,7 @@ class Hqq:
         scheme: BlockScheme,
         dtype: np.dtype[np.generic],
     ) -> tuple[Array, Array]:
-        """The best zero point of each block, and its error in the norm."""
+        """Return the best zero point of each block, and its error in the norm."""
         count = np.maximum(real.sum(axis=0), 1)
         best, least = zero, np.full(scale.shape, np.inf, np.float32)
         beta = self.beta

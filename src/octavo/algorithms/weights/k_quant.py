@@ -134,7 +134,7 @@ def _finite(numbers: Array) -> Array:
 
 
 def importance(tiles: Array, real: Array) -> Array:
-    """How much each value counts: the root mean square of its block plus its own magnitude."""
+    """Return how much each value counts: the root mean square of its block plus its own magnitude."""
     count = np.maximum(real.sum(axis=0), 1)
     rms = np.sqrt((tiles.astype(np.float32) ** 2).sum(axis=0) / count)
     return np.asarray((rms + np.abs(tiles)) * real)

@@ -98,7 +98,7 @@ def centred(integers: Array, scheme: BlockScheme) -> Array:
 
 
 def relative_magnitude(weight: Array, size: int) -> Array:
-    """The mean over the first axis of each value's magnitude as a part of the largest in its block."""
+    """Return the mean over the first axis of each value's magnitude as a part of the largest in its block."""
     tiles = np.abs(weight.reshape(-1, size) if size > 0 else weight)
     top = tiles.max(axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):

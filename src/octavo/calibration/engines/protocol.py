@@ -52,12 +52,12 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """The name by which it is chosen."""
+        """Return the name by which it is chosen."""
         ...
 
     @property
     def workers(self) -> int:
-        """How many shards are done at the same time."""
+        """Return how many shards are done at the same time."""
         ...
 
     def map(self, job: Job[S, R], shards: Iterable[S]) -> Iterator[tuple[int, R]]:

@@ -39,19 +39,19 @@ def needs_histogram(method: Method) -> bool:
 
 
 def need_of(method: Method) -> Request:
-    """What has to be found out about a tensor for a method: no more than it reads."""
+    """Return what has to be found out about a tensor for a method: no more than it reads."""
     if isinstance(method, MinMax):
         return Request(Extremes(each_sample=method.average or method.momentum is not None))
     return Request(Histogram())
 
 
 def need(scheme: Scheme) -> Request:
-    """What has to be found out about a tensor of this scheme."""
+    """Return what has to be found out about a tensor of this scheme."""
     return need_of(scheme.method)
 
 
 def read(state: State, scheme: Scheme) -> Range:
-    """The range of a tensor by the method of its scheme."""
+    """Return the range of a tensor by the method of its scheme."""
     if isinstance(state, CombinedState):
         state = state.first
     if isinstance(state, ExtremesState | SampleExtremesState):

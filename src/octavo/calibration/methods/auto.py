@@ -17,7 +17,7 @@ _PERCENTS = (99.9999, 99.999, 99.99, 99.9)
 
 
 def auto(state: HistogramState, method: Auto, scheme: Scheme) -> Range:
-    """The extremes, several percentiles, entropy or least squares; the widest of equals."""
+    """Return the extremes, several percentiles, entropy or least squares; the widest of equals."""
     if scheme.qtype.is_float:
         return distribution(state, Distribution(), scheme)
     found = candidates(state, scheme)
@@ -26,7 +26,7 @@ def auto(state: HistogramState, method: Auto, scheme: Scheme) -> Range:
 
 
 def candidates(state: HistogramState, scheme: Scheme) -> list[Range]:
-    """The ranges that are compared."""
+    """Return the ranges that are compared."""
     if state.low == state.high:
         return [Range(state.low, state.high)]
     return [

@@ -13,7 +13,7 @@ from octavo.core.stats import Range
 
 
 def distribution(state: HistogramState, method: Distribution, scheme: Scheme) -> Range:
-    """The extremes and the standard deviation."""
+    """Return the extremes and the standard deviation."""
     spread = Spread.of(state)
     total = spread.counts.sum()
     if not total or state.low == state.high:

@@ -39,7 +39,7 @@ CLIPPING = 6.0
 
 
 def entropy(state: HistogramState, method: Entropy, scheme: Scheme) -> Range:
-    """The range of the best threshold, within the extremes."""
+    """Return the range of the best threshold, within the extremes."""
     counts, width = magnitudes(state, method.bins)
     if len(counts) <= method.levels:
         return Range(state.low, state.high)
@@ -51,7 +51,7 @@ def entropy(state: HistogramState, method: Entropy, scheme: Scheme) -> Range:
 
 
 def best_threshold(counts: F64, width: float, levels: int, step: float, error: float = math.inf) -> float:
-    """The threshold that diverges least, where the extremes have this step and mean squared error."""
+    """Return the threshold that diverges least, where the extremes have this step and mean squared error."""
     smoothed = counts.copy()
     smoothed[0] = min(smoothed[0], smoothed[1])
     size = np.arange(levels, len(counts) + 1)
@@ -64,7 +64,7 @@ def best_threshold(counts: F64, width: float, levels: int, step: float, error: f
 
 
 def clipping(counts: F64, width: float, step: float) -> F64:
-    """The most that clipping at a threshold after 0, 1, … bins can cost as a mean squared error.
+    """Return the most that clipping at a threshold after 0, 1, … bins can cost as a mean squared error.
 
     Every value counts as if it lay at the far edge of its bin, and half a step more, by which the rounding of
     the zero point can move the ends of a range.

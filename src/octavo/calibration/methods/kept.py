@@ -26,13 +26,13 @@ def kept_share(state: State, found: Range) -> float:
 
 
 def narrow_ranges(stats: Mapping[str, State], ranges: Mapping[str, Range]) -> dict[str, float]:
-    """The tensors whose ranges keep less than half of their values, and what share of them."""
+    """Return the tensors whose ranges keep less than half of their values, and what share of them."""
     shares = {name: kept_share(stats[name], found) for name, found in ranges.items() if name in stats}
     return {name: share for name, share in shares.items() if share < LEAST_SHARE}
 
 
 def narrow_ranges_note(narrow: Mapping[str, float]) -> str:
-    """The sentence that tells the user which tensors are clipped so much."""
+    """Return the sentence that tells the user which tensors are clipped so much."""
     named = ", ".join(f"{name!r} ({share:.0%})" for name, share in sorted(narrow.items(), key=lambda n: n[1]))
     return (
         f"The ranges of these tensors keep less than half of their values: {named}; choose another"

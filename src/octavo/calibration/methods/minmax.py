@@ -35,5 +35,5 @@ def minmax(state: ExtremesState | SampleExtremesState, method: MinMax) -> Range:
 def channel_extremes(
     state: ChannelState, *, symmetric: bool
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The range of each channel; for a symmetric scheme, as far below zero as above."""
+    """Return the range of each channel; for a symmetric scheme, as far below zero as above."""
     return (-state.absolute, state.absolute) if symmetric else (state.low, state.high)

@@ -30,16 +30,16 @@ class Values(Protocol):
     """Values whose error by a range can be told, such as a :class:`Spread`."""
 
     def coarse(self, bins: int) -> Values:
-        """The same in at most this many bins."""
+        """Return the same in at most this many bins."""
         ...
 
     def error(self, low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> F64:
-        """The error for each of several ranges."""
+        """Return the error for each of several ranges."""
         ...
 
 
 def mse(state: HistogramState, method: MSE, scheme: Scheme) -> Range:
-    """The range inside the extremes that makes quantization err least."""
+    """Return the range inside the extremes that makes quantization err least."""
     if scheme.qtype.is_float or state.low == state.high:
         return Range(state.low, state.high)
     spread = Spread.of(state)
@@ -49,7 +49,7 @@ def mse(state: HistogramState, method: MSE, scheme: Scheme) -> Range:
 
 
 def least_squares(spread: Values, low: float, high: float, scheme: Scheme) -> Range:
-    """The range inside these extremes that makes quantization of such values err least."""
+    """Return the range inside these extremes that makes quantization of such values err least."""
     search = _Search(spread, scheme, min(low, 0.0), max(high, 0.0))
     if scheme.symmetric:
         top = max(-search.low, search.high)

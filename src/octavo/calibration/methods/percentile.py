@@ -16,7 +16,7 @@ from octavo.core.stats import Range
 
 
 def percentile(state: HistogramState, method: Percentile, scheme: Scheme) -> Range:
-    """The interval of the central ``method.percent`` of the values, never wider than the extremes."""
+    """Return the interval of the central ``method.percent`` of the values, never wider than the extremes."""
     if method.percent >= 100.0 or state.low == state.high:
         return Range(state.low, state.high)
     part = method.percent / 100.0
@@ -29,6 +29,6 @@ def percentile(state: HistogramState, method: Percentile, scheme: Scheme) -> Ran
 
 
 def quantile(spread: Spread, part: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The values below which these parts of all values lie."""
+    """Return the values below which these parts of all values lie."""
     below = np.concatenate([[0.0], np.cumsum(spread.counts, dtype=np.float64)])
     return np.asarray(np.interp(np.asarray(part) * below[-1], below, spread.edges), np.float64)

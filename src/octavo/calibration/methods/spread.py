@@ -39,7 +39,7 @@ class Spread:
 
     @classmethod
     def of(cls, state: HistogramState) -> Spread:
-        """The values of a histogram; the outermost bins end at the extremes, and have a width."""
+        """Return the values of a histogram; the outermost bins end at the extremes, and have a width."""
         first, counts = state.bins()
         edges = np.arange(first, first + len(counts) + 1, dtype=np.float64) * state.width
         if edges[0] < state.low < edges[1]:
@@ -49,7 +49,7 @@ class Spread:
         return cls(edges, counts.astype(np.float64))
 
     def folded(self) -> Spread:
-        """The magnitudes of the values."""
+        """Return the magnitudes of the values."""
         edges = np.unique(np.abs(np.append(self.edges, 0.0)))
         below = np.concatenate([[0.0], np.cumsum(self.counts)])
 
@@ -60,12 +60,12 @@ class Spread:
         return Spread(edges, counts)
 
     def coarse(self, bins: int) -> Spread:
-        """The same in at most this many bins."""
+        """Return the same in at most this many bins."""
         starts = np.arange(0, len(self.counts), -(-len(self.counts) // bins))
         return Spread(np.append(self.edges[starts], self.edges[-1]), np.add.reduceat(self.counts, starts))
 
     def error(self, low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> F64:
-        """The expected squared error of a value, for each of several ranges."""
+        """Return the expected squared error of a value, for each of several ranges."""
         several = scheme.but(granularity=PerChannel(0))
         params = affine.from_range(np.atleast_1d(low), np.atleast_1d(high), several)
         scale, zero = params.scale.astype(np.float64), params.zero_point.astype(np.float64)
@@ -81,5 +81,5 @@ class Spread:
 
 
 def _cube(x: F64) -> F64:
-    """The third power, many times as fast as ``x**3``."""
+    """Return the third power, many times as fast as ``x**3``."""
     return np.asarray(x * x * x)

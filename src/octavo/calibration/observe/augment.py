@@ -43,7 +43,7 @@ class Pack:
 
     @property
     def images(self) -> int | str | None:
-        """How many images they are of, or the name of that number."""
+        """Return how many images they are of, or the name of that number."""
         first = self.members[0].images
         return None if first is None else first.number
 
@@ -63,7 +63,7 @@ class Augmented:
 
     @property
     def numbers(self) -> list[Observed]:
-        """The members of all packs."""
+        """Return the members of all packs."""
         return [member for pack in self.packs for member in pack.members]
 
 

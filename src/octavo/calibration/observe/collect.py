@@ -121,7 +121,7 @@ class Collector:
 
     @property
     def inputs(self) -> Sequence[InputSpec]:
-        """The inputs of the model."""
+        """Return the inputs of the model."""
         return self._for_some.inputs
 
     def collect(

@@ -79,7 +79,7 @@ class ObservingSession:
 
     @property
     def inputs(self) -> Sequence[InputSpec]:
-        """The inputs of the model."""
+        """Return the inputs of the model."""
         return self._opened[0].inputs if self._opened is not None else ()
 
     def observe(self, feed: Feed, index: int, number: int | None) -> None:

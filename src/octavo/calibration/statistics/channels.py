@@ -29,7 +29,7 @@ class ChannelState:
 
     @property
     def absolute(self) -> F64:
-        """The largest magnitude in each channel; 0 for channels without a value."""
+        """Return the largest magnitude in each channel; 0 for channels without a value."""
         return np.maximum(np.maximum(-self.low, self.high), 0.0)
 
     def update(self, x: npt.ArrayLike, index: int = 0) -> None:

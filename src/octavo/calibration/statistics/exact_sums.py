@@ -118,7 +118,7 @@ class SumState(_SumOverSamples):
 
     @property
     def total(self) -> F64:
-        """The sum; zero where nothing was seen."""
+        """Return the sum; zero where nothing was seen."""
         found = self._sum()
         return found if found is not None else np.zeros(self.shape)
 
@@ -155,7 +155,7 @@ class GramState(_SumOverSamples):
 
     @property
     def matrix(self) -> F64:
-        """The sum over all samples; empty where there is none."""
+        """Return the sum over all samples; empty where there is none."""
         found = self._sum()
         return found if found is not None else np.empty((0, 0))
 

@@ -46,7 +46,7 @@ class _Extremes:
 
     @property
     def extremes(self: Self) -> Self:
-        """The state itself; a histogram has extremes of its own."""
+        """Return the state itself; a histogram has extremes of its own."""
         return self
 
 
@@ -67,7 +67,7 @@ class ExtremesState(_Extremes):
 
     @property
     def count(self) -> int:
-        """The number of samples in which the tensor had any value."""
+        """Return the number of samples in which the tensor had any value."""
         return len(self._samples)
 
     @property
@@ -133,17 +133,17 @@ class SampleExtremesState(_Extremes):
 
     @property
     def low(self) -> float:
-        """The smallest value; infinite where nothing was seen."""
+        """Return the smallest value; infinite where nothing was seen."""
         return float(self.records["low"].min(initial=np.inf))
 
     @property
     def high(self) -> float:
-        """The largest value; minus infinity where nothing was seen."""
+        """Return the largest value; minus infinity where nothing was seen."""
         return float(self.records["high"].max(initial=-np.inf))
 
     @property
     def count(self) -> int:
-        """The number of samples in which the tensor had any value."""
+        """Return the number of samples in which the tensor had any value."""
         return len(self.records)
 
     @property

@@ -51,12 +51,12 @@ class HistogramState(WithExtremes):
 
     @property
     def total(self) -> int:
-        """The number of finite values that were counted."""
+        """Return the number of finite values that were counted."""
         return int(self._counts.sum()) + self._zeros
 
     @property
     def width(self) -> float:
-        """The width of a bin; 1 where nothing but zero was seen."""
+        """Return the width of a bin; 1 where nothing but zero was seen."""
         return math.ldexp(1.0, self.exponent) if self.exponent != _NO_BINS else 1.0
 
     def bins(self) -> tuple[int, Counts]:

@@ -35,17 +35,17 @@ class MagnitudeState:
 
     @property
     def low(self) -> float:
-        """The smallest value; infinite where nothing was seen."""
+        """Return the smallest value; infinite where nothing was seen."""
         return min((state.low for state in self.groups.values()), default=math.inf)
 
     @property
     def high(self) -> float:
-        """The largest value; minus infinity where nothing was seen."""
+        """Return the largest value; minus infinity where nothing was seen."""
         return max((state.high for state in self.groups.values()), default=-math.inf)
 
     @property
     def count(self) -> int:
-        """The number of samples in which the tensor had any value."""
+        """Return the number of samples in which the tensor had any value."""
         return sum(state.count for state in self.groups.values())
 
     @property

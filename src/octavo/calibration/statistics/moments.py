@@ -37,12 +37,12 @@ class MomentsState:
 
     @property
     def mean(self) -> float:
-        """The mean of the values; 0 where there are none."""
+        """Return the mean of the values; 0 where there are none."""
         return _rounded(Fraction(self._total, max(self.size, 1)), _UNIT)
 
     @property
     def variance(self) -> float:
-        """The mean squared distance from the mean; 0 where there are no values."""
+        """Return the mean squared distance from the mean; 0 where there are no values."""
         size = max(self.size, 1)
         return _rounded(Fraction(self._squares * size - self._total**2, size * size), 2 * _UNIT)
 

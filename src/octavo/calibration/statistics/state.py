@@ -18,17 +18,17 @@ class WithExtremes:
 
     @property
     def low(self) -> float:
-        """The smallest value; infinite where nothing was seen."""
+        """Return the smallest value; infinite where nothing was seen."""
         return self.extremes.low
 
     @property
     def high(self) -> float:
-        """The largest value; minus infinity where nothing was seen."""
+        """Return the largest value; minus infinity where nothing was seen."""
         return self.extremes.high
 
     @property
     def count(self) -> int:
-        """The number of samples in which the tensor had any value."""
+        """Return the number of samples in which the tensor had any value."""
         return self.extremes.count
 
     @property

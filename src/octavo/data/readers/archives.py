@@ -36,7 +36,7 @@ class Member:
 
     @property
     def suffix(self) -> str:
-        """The ending of the name."""
+        """Return the ending of the name."""
         return Path(self.name).suffix.lower()
 
 

@@ -148,7 +148,7 @@ class Arrays:
 
     @property
     def length(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return self.cuts.length
 
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:

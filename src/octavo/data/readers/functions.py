@@ -32,7 +32,7 @@ class FunctionSource:
 
     @cached_property
     def length(self) -> int | None:
-        """The number of samples, where the function's result can tell."""
+        """Return the number of samples, where the function's result can tell."""
         return self._open().length
 
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:
@@ -73,7 +73,7 @@ class FunctionSource:
 
 
 def _with_name(samples: Iterator[Sample], function: str) -> Iterator[Sample]:
-    """The samples of a function given by name; what it raises meanwhile is a data error."""
+    """Yield the samples of a function given by name; what it raises meanwhile is a data error."""
     try:
         yield from samples
     except OctavoError:

@@ -132,7 +132,7 @@ class ImageSource:
 
     @property
     def length(self) -> int:
-        """The number of images."""
+        """Return the number of images."""
         return len(self.files)
 
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:

@@ -55,7 +55,7 @@ class NumpyFiles:
 
     @property
     def length(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return self._ends[-1] if self._ends else 0
 
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:

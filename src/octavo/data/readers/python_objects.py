@@ -72,7 +72,7 @@ class Listed:
 
     @property
     def length(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return len(self.samples)
 
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:
@@ -90,7 +90,7 @@ class Repeatable:
 
     @property
     def length(self) -> int | None:
-        """The number of samples, where the iterable can tell."""
+        """Return the number of samples, where the iterable can tell."""
         return length_of(self.samples)
 
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:
@@ -181,7 +181,7 @@ class Rows:
 
     @property
     def length(self) -> int | None:
-        """The number of rows, where the dataset can tell."""
+        """Return the number of rows, where the dataset can tell."""
         return length_of(self.rows)
 
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:

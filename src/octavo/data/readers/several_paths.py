@@ -56,13 +56,13 @@ class Joined:
 
     @property
     def length(self) -> int | None:
-        """The number of samples, where all sources can tell."""
+        """Return the number of samples, where all sources can tell."""
         lengths = [source.length for source in self.sources]
         return None if None in lengths else sum(one for one in lengths if one is not None)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes of all sources."""
+        """Return the notes of all sources."""
         return tuple(note for source in self.sources for note in getattr(source, "notes", ()))
 
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:

@@ -62,7 +62,7 @@ class DataSets:
 
     @property
     def length(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return len(self.folders)
 
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:

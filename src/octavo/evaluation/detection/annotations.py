@@ -52,7 +52,7 @@ class Annotations:
 
     @property
     def categories(self) -> dict[int, str]:
-        """The names of categories by id, in the order of the ids."""
+        """Return the names of categories by id, in the order of the ids."""
         found = {int(one["id"]): str(one["name"]) for one in self.content["categories"]}
         return dict(sorted(found.items()))
 

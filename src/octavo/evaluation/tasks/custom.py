@@ -50,7 +50,7 @@ class CustomMetric:
 
     @property
     def name(self) -> str:
-        """The metric's name."""
+        """Return the metric's name."""
         return self.title
 
     def open(self, data: Any, context: TaskContext) -> PreparedTask:

@@ -51,7 +51,7 @@ class Bench(Shown):
 
     @property
     def ratio(self) -> Ratio | None:
-        """How many times as fast the second model is as the first; None for one model."""
+        """Return how many times as fast the second model is as the first; None for one model."""
         return self.ratios[0] if self.ratios else None
 
     def to_dict(self) -> dict[str, Any]:

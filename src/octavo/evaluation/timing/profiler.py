@@ -56,7 +56,7 @@ class Unfused:
 
     @property
     def cost(self) -> float:
-        """The seconds of the operator and its conversions."""
+        """Return the seconds of the operator and its conversions."""
         return self.seconds + self.conversion_seconds
 
 

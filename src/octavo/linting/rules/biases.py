@@ -25,7 +25,7 @@ def _stored_biases(view: View) -> Iterator[tuple[Product, Array]]:
 
 
 def _wanted(view: View, product: Product) -> Array | None:
-    """The scale that a bias has to have: that of the input times that of the weight."""
+    """Return the scale that a bias has to have: that of the input times that of the weight."""
     if product.x is None or product.w is None:
         return None
     x, w = view.params(product.x).scale, view.params(product.w)

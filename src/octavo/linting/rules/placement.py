@@ -250,7 +250,7 @@ def for_nothing(view: View) -> Iterator[Fault]:
 
 
 def _maker(value: ir.Value | None) -> str:
-    """The operator that gives a value, behind a Relu or Clip."""
+    """Return the operator that gives a value, behind a Relu or Clip."""
     node = value.producer() if value is not None else None
     if node is not None and node.op_type in CLAMPS and node.inputs[0] is not None:
         node = node.inputs[0].producer()

@@ -66,7 +66,7 @@ def _is_between(part: Between, view: View, known: set[str | None], constant: set
 
 
 def _origin(name: str, known: set[str | None]) -> str:
-    """The node's name in the model that was read, where the runtime has renamed it."""
+    """Return the node's name in the model that was read, where the runtime has renamed it."""
     while name not in known and "/" in name:
         name = name.rpartition("/")[0]
     return name

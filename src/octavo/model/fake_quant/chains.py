@@ -39,7 +39,7 @@ _START = _Line(np.ones(()), np.zeros(()), np.asarray(-np.inf), np.asarray(np.inf
 
 
 def chain(node: ir.Node) -> FakeQuant | None:
-    """The chain around this Round or Floor; the longest one that rounds to a grid."""
+    """Return the chain around this Round or Floor; the longest one that rounds to a grid."""
     if node.op_type not in ("Round", "Floor") or node.domain or node.inputs[0] is None:
         return None
     before, after = _before(node), _after(node)
@@ -53,7 +53,7 @@ def chain(node: ir.Node) -> FakeQuant | None:
 
 
 def _before(node: ir.Node) -> list[ir.Node]:
-    """The steps in front of a node, the nearest first."""
+    """Return the steps in front of a node, the nearest first."""
     found: list[ir.Node] = []
     here = node.inputs[0]
     while here is not None and len(found) < _MAX_STEPS:
@@ -124,7 +124,7 @@ def _through(line: _Line, steps: Sequence[ir.Node]) -> _Line | None:
 
 
 def _bound(node: ir.Node, index: int, name: str, default: float) -> Array:
-    """A bound of a Clip: an input, or, before opset 11, an attribute; NaN where it is computed."""
+    """Return a bound of a Clip: an input, or, before opset 11, an attribute; NaN where it is computed."""
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
         return np.asarray(query.attribute(node, name, default), np.float64)

@@ -76,7 +76,7 @@ def typed(
 
 
 def _holding(low: Array, high: Array) -> QType | None:
-    """The type of the fewest bits for so many integers, if it holds these very ones."""
+    """Return the type of the fewest bits for so many integers, if it holds these very ones."""
     if np.unique(low).size != 1 or np.unique(high).size != 1:
         return None
     count = int((high - low).max()) + 1

@@ -22,7 +22,7 @@ from octavo.model.graph import query
 
 
 def operator(node: ir.Node) -> FakeQuant | None:
-    """The fake quantization that this node is, if its parameters are constants that can be read."""
+    """Return the fake quantization that this node is, if its parameters are constants that can be read."""
     name = re.sub(r"[^a-z]", "", _name(node).lower()).removeprefix("aten")
     if not name.startswith("fakequant") or not node.inputs or node.inputs[0] is None:
         return None
@@ -73,7 +73,7 @@ def _scaled(node: ir.Node) -> _Found | None:
 
 
 def _integers(node: ir.Node) -> tuple[Array, Array]:
-    """The integers that are used: said, or those of a type of so many bits."""
+    """Return the integers that are used: said, or those of a type of so many bits."""
     low, high = _given(node, 99, "quant_min"), _given(node, 99, "quant_max")
     if low is not None and high is not None:
         return low, high
@@ -85,7 +85,7 @@ def _integers(node: ir.Node) -> tuple[Array, Array]:
 
 
 def _between(node: ir.Node, name: str) -> _Found | None:
-    """A range; its ends are moved until zero is one of the steps."""
+    """Return a range; its ends are moved until zero is one of the steps."""
     low, high = _given(node, 1, "min"), _given(node, 2, "max")
     if low is None or high is None or np.any(high <= low):
         return None
@@ -132,7 +132,7 @@ def _axis(node: ir.Node, axis: Array | None) -> int | None:
 
 
 def _given(node: ir.Node, index: int, name: str) -> Array | None:
-    """An input or an attribute, as numbers."""
+    """Return an input or an attribute, as numbers."""
     if index < len(node.inputs) and node.inputs[index] is not None:
         return query.array(node.inputs[index])
     value: Any = query.attribute(node, name) if name in node.attributes else None

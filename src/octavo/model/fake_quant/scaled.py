@@ -59,7 +59,7 @@ def _weight_key(layer: ir.Node, params: MutableMapping[Key, QParams]) -> Key | N
 
 
 def _behind(layer: ir.Node, params: MutableMapping[Key, QParams]) -> tuple[list[ir.Node], Affine | None]:
-    """The nodes behind a layer that scale and shift its channels, up to a value that was rounded."""
+    """Return the nodes behind a layer that scale and shift its channels, up to a value that was rounded."""
     chain: list[ir.Node] = []
     whole: Affine | None = None
     value = layer.outputs[0]
@@ -79,7 +79,7 @@ def _behind(layer: ir.Node, params: MutableMapping[Key, QParams]) -> tuple[list[
 def _trained(
     params: QParams, factor: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], QParams] | None:
-    """The factor of each channel, and parameters by which the integers of the weight stay the same."""
+    """Return the factor of each channel, and parameters by which the integers of the weight stay the same."""
     if not (np.isfinite(factor).all() and (factor > 0.0).all()):
         return None
     if np.allclose(factor, factor[0], rtol=_ROUNDING, atol=0.0):

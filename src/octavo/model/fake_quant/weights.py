@@ -22,7 +22,7 @@ _RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 
 
 def content_of(found: FakeQuant) -> ir.LazyTensor:
-    """The float values that readers of a fake-quantized constant see, computed when they are read."""
+    """Return the float values that readers of a fake-quantized constant see, computed when they are read."""
     tensor = query.constant(found.source)
     if tensor is None:
         raise ValueError(f"{found.source.name!r} is no constant")
@@ -40,7 +40,7 @@ def content_of(found: FakeQuant) -> ir.LazyTensor:
 def moved_by(
     node: ir.Node, tensor: ir.TensorProtocol, params: QParams
 ) -> tuple[ir.TensorProtocol, QParams] | None:
-    """A weight after data movement, with its parameters; None where scales can't follow."""
+    """Return a weight after data movement, with its parameters; None where scales can't follow."""
     if node.domain or len(node.outputs) != 1 or node.outputs[0].is_graph_output():
         return None
     shape = tuple(int(d) for d in tensor.shape.numpy())

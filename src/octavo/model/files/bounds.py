@@ -254,7 +254,7 @@ def _check_bodies(node: onnx.NodeProto, where: str) -> None:
 
 
 def _refuse_twice(names: list[str], what: str) -> set[str]:
-    """The names as a set; raise if one of them is there twice."""
+    """Return the names as a set; raise if one of them is there twice."""
     found = set(names)
     if len(found) != len(names):
         name = next(name for name, count in Counter(names).items() if count > 1)

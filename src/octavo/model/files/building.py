@@ -33,7 +33,7 @@ class _UnusualError(Exception):
 
 
 def build(proto: onnx.ModelProto, *, lift_constants: bool = False) -> ir.Model:
-    """The model in memory; tensors are those of the message, not copies.
+    """Return the model in memory; tensors are those of the message, not copies.
 
     With ``lift_constants``, what ``Constant`` nodes hold becomes initializers of their graph at once where
     that is simple: a model that is normalized next has none of these nodes either.
@@ -66,7 +66,7 @@ class _Reader:
     lift_constants: bool
 
     def graph(self, proto: onnx.GraphProto, outer: list[_Scope]) -> ir.Graph:
-        """A graph whose nodes see the values of the scopes around it, the innermost last."""
+        """Return a graph whose nodes see the values of the scopes around it, the innermost last."""
         if proto.quantization_annotation:
             raise _UnusualError
         infos = {info.name: info for info in proto.value_info}
@@ -94,7 +94,7 @@ class _Reader:
         )
 
     def node(self, proto: onnx.NodeProto, outputs: list[ir.Value], scopes: list[_Scope]) -> ir.Node:
-        """A node that makes these values."""
+        """Return a node that makes these values."""
         if proto.device_configurations:
             raise _UnusualError
         values = scopes[-1]
@@ -111,7 +111,7 @@ class _Reader:
         )
 
     def attribute(self, proto: onnx.AttributeProto, scopes: list[_Scope]) -> ir.Attr:
-        """An attribute; a graph sees the scopes of its node."""
+        """Return an attribute; a graph sees the scopes of its node."""
         kind = proto.type
         if proto.ref_attr_name or kind == onnx.AttributeProto.GRAPHS:
             raise _UnusualError
@@ -137,7 +137,7 @@ def _initializer(proto: onnx.TensorProto, values: _Scope, infos: _Infos) -> ir.V
 
 
 def _held(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The tensor of numbers that a ``Constant`` node holds, if that is all there is to it."""
+    """Return the tensor of numbers that a ``Constant`` node holds, if that is all there is to it."""
     if node.domain or len(node.attribute) != 1 or len(node.output) != 1 or not node.output[0]:
         return None
     found: onnx.AttributeProto = node.attribute[0]
@@ -156,7 +156,7 @@ def _constant(name: str, proto: onnx.TensorProto, values: _Scope) -> ir.Value:
 
 
 def _declared(node: onnx.NodeProto, values: _Scope, infos: _Infos) -> list[ir.Value]:
-    """The values that a node gives, made before any node that reads them."""
+    """Return the values that a node gives, made before any node that reads them."""
     made = []
     for name in node.output:
         if name in values:

@@ -32,16 +32,16 @@ class Folder:
 
     @functools.cached_property
     def base(self) -> Path | None:
-        """Where it really lies."""
+        """Return where it really lies."""
         return self._base.resolve() if self._base is not None else None
 
     @property
     def paths(self) -> set[Path]:
-        """The files that tensors were mapped from."""
+        """Return the files that tensors were mapped from."""
         return {file.path for file in self._files.values()}
 
     def tensor(self, reference: ir.ExternalTensor) -> MappedTensor:
-        """The tensor that a reference describes."""
+        """Return the tensor that a reference describes."""
         where = f"The weight {reference.name!r}"
         shape = _static_shape(reference, where)
         file = self._file(str(reference.location), where)

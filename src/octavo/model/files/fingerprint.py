@@ -76,7 +76,7 @@ def _attribute(attribute: ir.Attr) -> Iterator[object]:
 
 
 def _hash(tensor: ir.TensorProtocol) -> bytes:
-    """The digest of a tensor's content, read in pieces so that mapped weights stay in their file."""
+    """Return the digest of a tensor's content, read in pieces so that mapped weights stay in their file."""
     digest = hashlib.sha256()
     if isinstance(tensor, ir.StringTensor):
         digest.update(repr(list(tensor.string_data())).encode())

@@ -44,7 +44,7 @@ class DataFile:
 
     @property
     def size(self) -> int:
-        """The file's size in bytes."""
+        """Return the file's size in bytes."""
         return self._stamp[2]
 
     def view(self) -> Bytes:
@@ -88,7 +88,7 @@ class MappedTensor(PlainTensor):
 
     @property
     def path(self) -> Path | None:
-        """The file that the content lies in, or None where it lies in memory."""
+        """Return the file that the content lies in, or None where it lies in memory."""
         return self.raw.path if isinstance(self.raw, DataFile) else None
 
     def stored(self) -> Bytes:

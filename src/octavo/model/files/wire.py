@@ -55,7 +55,7 @@ class Weight:
 
 
 def varint(number: int) -> bytes:
-    """A non-negative integer in protobuf's base-128 form."""
+    """Return a non-negative integer in protobuf's base-128 form."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -104,7 +104,7 @@ def _message(number: int, parts: Sequence[bytes]) -> list[bytes]:
 
 
 def _tensor(data: memoryview, at: int, end: int) -> tuple[str, ByteRange | None, list[bytes]]:
-    """An initializer's name, where its content lies, and its bytes without the content."""
+    """Return an initializer's name, where its content lies, and its bytes without the content."""
     name, content, parts = "", None, []
     for number, kind, start, payload, stop in _fields(data, at, end):
         if number == _RAW_DATA and kind == _BYTES:
@@ -152,7 +152,7 @@ def _weight_prefix(weight: Weight) -> bytes:
 
 
 def joined_size(model: bytes, graph: bytes, weights: Sequence[Weight]) -> int:
-    """The size of what :func:`join` will write."""
+    """Return the size of what :func:`join` will write."""
     inner = len(graph) + sum(len(_weight_prefix(weight)) + weight.size for weight in weights)
     return len(model) + len(varint(_GRAPH << 3 | _BYTES)) + len(varint(inner)) + inner
 

@@ -24,7 +24,7 @@ class StoredWeight:
 
 
 def stored_weight(mul: ir.Node) -> StoredWeight | None:
-    """The stored weight that a node restores, or None."""
+    """Return the stored weight that a node restores, or None."""
     if mul.op_type != "Mul" or mul.domain or len(mul.inputs) != 2:
         return None
     value, scale = mul.inputs

@@ -22,7 +22,7 @@ class Between:
 
 
 def between(graph: onnx.GraphProto) -> Iterator[Between]:
-    """All of them, those in subgraphs too."""
+    """Yield all of them, those in subgraphs too."""
     for inner in _graphs(graph):
         yield from _of_graph(inner)
 

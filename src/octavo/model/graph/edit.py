@@ -24,23 +24,23 @@ class Editor:
 
     @cached_property
     def _taken(self) -> tuple[Names, Names]:
-        """The names of all values and nodes; looked up when the first edit needs them."""
+        """Return the names of all values and nodes; looked up when the first edit needs them."""
         return taken_names(self.model)
 
     @cached_property
     def values(self) -> Names:
-        """The names of all values."""
+        """Return the names of all values."""
         return self._taken[0]
 
     @cached_property
     def nodes(self) -> Names:
-        """The names of all nodes."""
+        """Return the names of all nodes."""
         return self._taken[1]
 
     def constant(
         self, name: str, content: npt.NDArray[Any] | ir.TensorProtocol, dtype: ir.DataType | None = None
     ) -> ir.Value:
-        """A new initializer of the main graph, under this name or the next free one."""
+        """Return a new initializer of the main graph, under this name or the next free one."""
         name = self.values.claim(name)
         if isinstance(content, np.ndarray):
             shape = ir.Shape(content.shape)
@@ -64,7 +64,7 @@ class Editor:
         dtype: ir.DataType | None = None,
         domain: str = "",
     ) -> ir.Node:
-        """A new node of one output; it is put nowhere yet."""
+        """Return a new node of one output; it is put nowhere yet."""
         kind = ir.TensorType(dtype) if dtype is not None else None
         return ir.Node(
             domain,
@@ -106,7 +106,7 @@ def share_attributes(new: ir.Node, old: ir.Node) -> None:
 
 
 def _attribute(name: str, value: Any) -> ir.Attr:
-    """An attribute; most are a number, and telling what else it may be takes its time."""
+    """Return an attribute; most are a number, and telling what else it may be takes its time."""
     if type(value) is int:
         return ir.AttrInt64(name, value)
     return ir.convenience.convert_attribute(name, value)

@@ -69,7 +69,7 @@ def _parts(
 def _transposed(
     name: str, graph: GraphProto, weights: dict[str, onnx.TensorProto], used: Counter[str]
 ) -> str:
-    """The initializer that holds the transposed weight."""
+    """Return the initializer that holds the transposed weight."""
     alone = used[name] == 1
     new = name if alone else f"{name}_Transposed"
     if not alone and new in weights:

@@ -26,7 +26,7 @@ class Names:
 
 
 def taken_names(model: ir.Model) -> tuple[Names, Names]:
-    """All names of values and of nodes of a model, taken."""
+    """Return all names of values and of nodes of a model, taken."""
     values, nodes = Names(), Names()
     value_names, node_names = values.taken, nodes.taken
     for graph in query.graphs(model):

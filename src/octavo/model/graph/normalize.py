@@ -74,7 +74,7 @@ def _open_negative_sizes(graphs: list[ir.Graph]) -> int:
 
 
 def _defined(graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values that a graph defines, the ones seen from outside first."""
+    """Yield the values that a graph defines, the ones seen from outside first."""
     seen: set[ir.Value] = set()
     for value in (*graph.inputs, *graph.outputs, *query.initializers(graph).values()):
         if value not in seen:
@@ -135,7 +135,7 @@ def _inputs_to_constants(graphs: list[ir.Graph]) -> int:
 
 
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol:
-    """The content of a ``Constant`` node in any of its forms."""
+    """Return the content of a ``Constant`` node in any of its forms."""
     attributes = query.attributes(node)
     if len(attributes) != 1:
         raise ModelError(f"The Constant node {node.name!r} needs one attribute and has {len(attributes)}.")
@@ -180,7 +180,7 @@ def _gather_constants(graphs: list[ir.Graph]) -> tuple[int, int]:
 
 
 def _held(node: ir.Node) -> ir.Value:
-    """A value in the place of a ``Constant`` node's, with its content."""
+    """Return a value in the place of a ``Constant`` node's, with its content."""
     old, tensor = node.outputs[0], _constant_tensor(node)
     new = ir.Value(
         name=old.name,

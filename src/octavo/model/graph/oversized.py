@@ -39,7 +39,7 @@ def refuse_oversized(model: ir.Model) -> None:
 
 
 def _made_shape(node: ir.Node) -> tuple[int, ...] | None:
-    """The shape that an operator makes of constants alone, where they are there."""
+    """Return the shape that an operator makes of constants alone, where they are there."""
     if query.is_op(node, "ConstantOfShape", "Expand") and node.inputs:
         sizes = _numbers(node.inputs[-1])
         return tuple(max(int(size), 0) for size in sizes.reshape(-1)) if sizes is not None else None
@@ -52,7 +52,7 @@ def _made_shape(node: ir.Node) -> tuple[int, ...] | None:
 
 
 def _numbers(value: ir.Value | None) -> npt.NDArray[Any] | None:
-    """The content of a small constant: an initializer, or what a ``Constant`` node holds."""
+    """Return the content of a small constant: an initializer, or what a ``Constant`` node holds."""
     found = query.array(value, limit=_MOST_AXES)
     producer = value.producer() if value is not None else None
     if found is None and producer is not None and query.is_op(producer, "Constant"):

@@ -31,7 +31,7 @@ class Index(Generic[T]):
         self._found: dict[str, list[T]] | None = None
 
     def all(self, name: str) -> list[T]:
-        """The items of this name, in their order."""
+        """Return the items of this name, in their order."""
         found = self._found.get(name, []) if self._found is not None else []
         if self._is_stale(found) or not all(self._holds(name, item) for item in found):
             self._found = {}
@@ -50,7 +50,7 @@ class Index(Generic[T]):
         self._known = self._size() if self._size is not None else -1
 
     def first(self, name: str) -> T | None:
-        """The first item of this name, or None."""
+        """Return the first item of this name, or None."""
         return next(iter(self.all(name)), None)
 
     def add(self, name: str, item: T) -> None:
@@ -71,7 +71,7 @@ class Index(Generic[T]):
 
 
 def readers(graph: Callable[[], GraphProto]) -> Index[NodeProto]:
-    """The nodes of a graph by the names that they read, each once."""
+    """Return the nodes of a graph by the names that they read, each once."""
     return Index(
         lambda: ((name, node) for node in graph().node for name in dict.fromkeys(node.input) if name),
         lambda name, node: name in node.input,
@@ -79,7 +79,7 @@ def readers(graph: Callable[[], GraphProto]) -> Index[NodeProto]:
 
 
 def makers(graph: Callable[[], GraphProto]) -> Index[NodeProto]:
-    """The nodes of a graph by the names that they make."""
+    """Return the nodes of a graph by the names that they make."""
     return Index(
         lambda: ((name, node) for node in graph().node for name in node.output if name),
         lambda name, node: name in node.output,
@@ -96,7 +96,7 @@ def named(items: Callable[[], Any]) -> Index[Any]:
 
 
 def bodies(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs that a node carries."""
+    """Yield the graphs that a node carries."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
@@ -104,7 +104,7 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def reads(node: NodeProto) -> set[str]:
-    """All names that a node, or a node inside it, reads."""
+    """Return all names that a node, or a node inside it, reads."""
     found = {name for name in node.input if name}
     for body in bodies(node):
         found |= captured(body)
@@ -112,7 +112,7 @@ def reads(node: NodeProto) -> set[str]:
 
 
 def captured(graph: GraphProto) -> set[str]:
-    """The names that a graph inside another takes from outside."""
+    """Return the names that a graph inside another takes from outside."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     found = {value.name for value in graph.output}
     for node in graph.node:
@@ -195,7 +195,7 @@ def drop_unused_initializers(graph: GraphProto) -> set[str]:
 
 
 def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """All stored tensors: initializers and attributes, in all scopes."""
+    """Yield all stored tensors: initializers and attributes, in all scopes."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:

@@ -24,7 +24,7 @@ def has_random(model: ir.Model) -> bool:
 
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """All nodes of all scopes, depth first: a node, then those of its subgraphs, then the next node."""
+    """Yield all nodes of all scopes, depth first: a node, then those of its subgraphs, then the next node."""
     stack = [iter(model.graph)]
     while stack:
         for node in stack[-1]:
@@ -37,7 +37,7 @@ def nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph and all subgraphs, each before those inside it."""
+    """Yield the main graph and all subgraphs, each before those inside it."""
     yield model.graph
     yield from _inside(model.graph)
 
@@ -73,12 +73,12 @@ def initializers(graph: ir.Graph) -> dict[str, ir.Value]:
 
 
 def attributes(node: ir.Node) -> dict[str, ir.Attr]:
-    """A node's attributes, for reading: see :func:`initializers`."""
+    """Return a node's attributes, for reading: see :func:`initializers`."""
     return node.attributes.data
 
 
 def held_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    """What ``Constant`` nodes hold, before they become initializers."""
+    """Return what ``Constant`` nodes hold, before they become initializers."""
     held = (attribute(node, "value") for node in nodes(model) if is_op(node, "Constant"))
     return (tensor for tensor in held if isinstance(tensor, ir.TensorProtocol))
 
@@ -89,7 +89,7 @@ def takes_graphs(node: ir.Node) -> bool:
 
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
-    """The graphs that a node carries (an ``If``'s branches, a ``Loop``'s body)."""
+    """Return the graphs that a node carries (an ``If``'s branches, a ``Loop``'s body)."""
     found: list[ir.Graph] = []
     if node.op_type not in _WITH_GRAPHS and not node.domain:
         return found
@@ -119,7 +119,7 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def array(value: ir.Value | None, *, limit: int = 1 << 20) -> npt.NDArray[Any] | None:
-    """The content of a constant of at most ``limit`` elements."""
+    """Return the content of a constant of at most ``limit`` elements."""
     tensor = constant(value)
     if tensor is None or tensor.size > limit:
         return None
@@ -127,7 +127,7 @@ def array(value: ir.Value | None, *, limit: int = 1 << 20) -> npt.NDArray[Any] |
 
 
 def scalar(value: ir.Value | None) -> float | None:
-    """The content of a constant of one element, as a Python number."""
+    """Return the content of a constant of one element, as a Python number."""
     found = array(value, limit=1)
     if found is None or found.size != 1 or found.dtype.kind in "SUO":
         return None
@@ -135,7 +135,7 @@ def scalar(value: ir.Value | None) -> float | None:
 
 
 def element_type(value: ir.Value | None) -> ir.DataType | None:
-    """The element type of a tensor, where it is known."""
+    """Return the element type of a tensor, where it is known."""
     if value is None:
         return None
     kind = value.type
@@ -170,7 +170,7 @@ def readers(value: ir.Value) -> list[ir.Node]:
 
 
 def only_reader(value: ir.Value) -> ir.Node | None:
-    """The one node that reads a value, if nothing else sees it: no second reader, no graph output."""
+    """Return the one node that reads a value, if nothing else sees it: no second reader, no graph output."""
     found = value.consumers()
     return found[0] if len(found) == 1 and not value.is_graph_output() else None
 
@@ -188,31 +188,31 @@ def shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The dimensions of a tensor where all of them are known."""
+    """Return the dimensions of a tensor where all of them are known."""
     dims = shape(value)
     known = tuple(dim for dim in dims or () if dim is not None)
     return known if dims is not None and len(known) == len(dims) else None
 
 
 def rank(value: ir.Value | None) -> int | None:
-    """The number of dimensions of a tensor, where it is known."""
+    """Return the number of dimensions of a tensor, where it is known."""
     dims = shape(value)
     return len(dims) if dims is not None else None
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
-    """An attribute's value: int, float, str, tensor, or a tuple of those."""
+    """Return an attribute's value: int, float, str, tensor, or a tuple of those."""
     found = attributes(node).get(name)
     return found.value if found is not None and not found.is_ref() else default
 
 
 def opset(model: ir.Model) -> int:
-    """The version of the default operator set."""
+    """Return the version of the default operator set."""
     return model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1))
 
 
 def owner(value: ir.Value) -> ir.Graph | None:
-    """The graph in whose scope a value is defined."""
+    """Return the graph in whose scope a value is defined."""
     return value.graph
 
 

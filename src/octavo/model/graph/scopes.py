@@ -104,7 +104,7 @@ def _in_order(graph: ir.Graph, done: set[ir.Node]) -> bool:
 
 
 def _reads(node: ir.Node) -> list[ir.Node]:
-    """The producers of what a node, and the nodes inside it, read."""
+    """Return the producers of what a node, and the nodes inside it, read."""
     found = [value.producer() for value in node.inputs if value is not None]
     for inner in subgraphs(node):
         for inside in inner:
@@ -113,7 +113,7 @@ def _reads(node: ir.Node) -> list[ir.Node]:
 
 
 def _left(graph: ir.Graph) -> set[ir.Node]:
-    """The nodes of a graph that are never ready to run: those on a cycle, and all behind them."""
+    """Return the nodes of a graph that are never ready to run: those on a cycle, and all behind them."""
     ready = dict.fromkeys(graph, 0)
     users: dict[ir.Node, list[ir.Node]] = {}
     for node in graph:

@@ -37,7 +37,7 @@ def sink(model: ir.Model) -> int:
 
 
 def _held(model: ir.Model) -> int:
-    """The bytes that bodies hold already."""
+    """Return the bytes that bodies hold already."""
     inner = [graph for graph in graphs(model) if graph is not model.graph]
     tensors = (value.const_value for graph in inner for value in graph.initializers.values())
     return sum(int(tensor.nbytes) for tensor in tensors if tensor is not None)
@@ -68,7 +68,7 @@ def _is_constant(value: ir.Value | None) -> bool:
 
 
 def _home(value: ir.Value, owners: dict[ir.Graph, ir.Node]) -> ir.Graph | None:
-    """The innermost graph that holds all readers of a value; None where it has to stay."""
+    """Return the innermost graph that holds all readers of a value; None where it has to stay."""
     if value.is_graph_output() or value.is_graph_input() or not value.uses():
         return None
     return _shared({node.graph for node, _ in value.uses()}, owners)
@@ -87,7 +87,7 @@ def _shared(
 
 
 def _path(graph: ir.Graph, owners: dict[ir.Graph, ir.Node]) -> list[ir.Graph]:
-    """The graphs around a graph, from the main one to itself."""
+    """Return the graphs around a graph, from the main one to itself."""
     found = [graph]
     while found[-1] in owners:
         around = owners[found[-1]].graph

@@ -39,12 +39,12 @@ class PlainTensor(ir.TensorProtocol):
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Return the number of elements."""
         return math.prod(self.shape.numpy())
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that the content takes, with elements of less than a byte packed."""
+        """Return the number of bytes that the content takes, with elements of less than a byte packed."""
         return byte_size(self.dtype, self.shape.numpy())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
@@ -78,7 +78,7 @@ class ArrayTensor(PlainTensor):
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that the content takes."""
+        """Return the number of bytes that the content takes."""
         return self.raw.nbytes
 
     def numpy(self) -> npt.NDArray[Any]:

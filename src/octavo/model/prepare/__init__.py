@@ -73,7 +73,7 @@ class _Log:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What was done."""
+        """Return what was done."""
         return tuple(Change(name, n, text.format(n=n)) for (name, text), n in self._counts.items())
 
 

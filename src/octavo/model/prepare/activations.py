@@ -112,7 +112,7 @@ def _cubic_sum(total: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
 
 
 def _power(value: ir.Value | None, x: ir.Value, exponent: int) -> list[ir.Node] | None:
-    """The nodes that make ``x`` to the power of 2 or 3."""
+    """Return the nodes that make ``x`` to the power of 2 or 3."""
     power = made_by(value, "Pow")
     if power is not None and power.inputs[0] is x and near(power.inputs[1], exponent):
         return [power]

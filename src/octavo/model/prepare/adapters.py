@@ -40,7 +40,7 @@ def _refuse(node: ir.Node, why: str, version: int) -> ModelError:
 
 
 def _take(node: ir.Node, name: str, default: Any = None) -> Any:
-    """An attribute's value; the attribute is gone afterwards."""
+    """Return an attribute's value; the attribute is gone afterwards."""
     value = query.attribute(node, name, default)
     node.attributes.pop(name, None)
     return value

@@ -54,7 +54,7 @@ def _doubles(value: ir.Value | None) -> Doubles | None:
 
 
 def _affine(node: ir.Node) -> Affine | None:
-    """A batch normalization in inference as a scale and a shift, where its parameters are constant."""
+    """Return a batch normalization in inference as a scale and a shift, where its parameters are constant."""
     if query.attribute(node, "training_mode", 0) or query.attribute(node, "spatial", 1) != 1:
         return None
     if any(value.name and (value.uses() or value.is_graph_output()) for value in node.outputs[1:]):
@@ -151,7 +151,7 @@ def into_convolution(edit: Editor, layer: ir.Node, affine: Affine) -> bool:
 
 
 def _bias(layer: ir.Node, channels: int) -> Doubles | None:
-    """A convolution's bias, zeros where it has none, None where it is not constant."""
+    """Return a convolution's bias, zeros where it has none, None where it is not constant."""
     if len(layer.inputs) < 3 or layer.inputs[2] is None:
         return np.zeros(channels)
     bias = _doubles(layer.inputs[2])
@@ -198,7 +198,7 @@ def _fold_affine(edit: Editor, layer: ir.Node) -> int:
 
 
 def _constant_affine(layer: ir.Node, reader: ir.Node, value: ir.Value | None = None) -> Affine | None:
-    """An ``Add`` or ``Mul`` with a constant, as scale and shift of the layer's channels."""
+    """Return an ``Add`` or ``Mul`` with a constant, as scale and shift of the layer's channels."""
     if reader.op_type not in ("Add", "Mul") or reader.domain or reader.graph is not layer.graph:
         return None
     source = value if value is not None else layer.outputs[0]
@@ -211,7 +211,7 @@ def _constant_affine(layer: ir.Node, reader: ir.Node, value: ir.Value | None = N
 
 
 def _by_channel(layer: ir.Node, other: ir.Value | None) -> Doubles | None:
-    """A constant that meets a layer's result, as one number for each channel, where it is that."""
+    """Return a constant that meets a layer's result, as one number for each channel, where it is that."""
     operand, weight = _doubles(other), query.shape(layer.inputs[1])
     if operand is None or weight is None or query.constant(layer.inputs[1]) is None:
         return None
@@ -250,7 +250,7 @@ def _into_gemm(edit: Editor, layer: ir.Node, affine: Affine) -> bool:
 
 
 def _added_product(add: ir.Node) -> ir.Node | None:
-    """The ``MatMul`` that a bias is added to."""
+    """Return the ``MatMul`` that a bias is added to."""
     for value in add.inputs:
         producer = value.producer() if value is not None else None
         linear = query.linear_layer(producer) if producer is not None else None

@@ -33,7 +33,7 @@ def settle(model: ir.Model) -> int:
 
 
 def _decided(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Graph]]:
-    """Every ``If`` that is decided, with the branch that is taken."""
+    """Yield every ``If`` that is decided, with the branch that is taken."""
     for node in graph:
         branch = _branch(node) if query.is_op(node, "If") else None
         if branch is not None and _fits(branch, node):
@@ -44,7 +44,7 @@ def _decided(graph: ir.Graph) -> Iterator[tuple[ir.Node, ir.Graph]]:
 
 
 def _branch(node: ir.Node) -> ir.Graph | None:
-    """The branch that is always taken, where the condition is a constant."""
+    """Return the branch that is always taken, where the condition is a constant."""
     value = query.scalar(node.inputs[0]) if node.inputs else None
     if value is None:
         return None

@@ -67,7 +67,7 @@ def _needed(value: ir.Value, found: dict[ir.Node, None]) -> bool:
 
 
 def _constant_nodes(model: ir.Model, notes: list[str], budget: int) -> tuple[dict[ir.Node, None], int]:
-    """The nodes, in order, that can be computed now, and what is left of the budget.
+    """Return the nodes, in order, that can be computed now, and what is left of the budget.
 
     A node that is left alone may keep a large weight in the model, which is then no reason to store the
     results of its other consumers as well; so candidates are dropped until nothing changes.
@@ -150,7 +150,7 @@ def _may_fold(model: ir.Model, node: ir.Node, found: Container[ir.Node | None]) 
 
 
 def _bytes(value: ir.Value) -> int | None:
-    """The size of a tensor, where type and shape are known."""
+    """Return the size of a tensor, where type and shape are known."""
     if value.name == "":
         return 0
     dtype, dims = query.element_type(value), query.shape(value)
@@ -198,7 +198,7 @@ def _fold_shapes(edit: Editor) -> int:
 
 
 def _known_sizes(node: ir.Node) -> npt.NDArray[np.int64] | None:
-    """What a ``Shape``, ``Size``, or ``Gather`` out of a ``Shape`` gives, where that is known."""
+    """Return what a ``Shape``, ``Size``, or ``Gather`` out of a ``Shape`` gives, where that is known."""
     if query.is_op(node, "Shape"):
         dims = _sizes(node)
         return None if dims is None or None in dims else np.array(dims, np.int64)
@@ -218,7 +218,7 @@ def _known_sizes(node: ir.Node) -> npt.NDArray[np.int64] | None:
 
 
 def _sizes(shape: ir.Node) -> tuple[int | None, ...] | None:
-    """The dimensions that a ``Shape`` gives."""
+    """Return the dimensions that a ``Shape`` gives."""
     dims = query.shape(shape.inputs[0])
     return None if dims is None else dims[query.attribute(shape, "start", 0) : query.attribute(shape, "end")]
 

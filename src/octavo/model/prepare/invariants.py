@@ -39,7 +39,7 @@ def hoist(model: ir.Model) -> int:
 
 
 def carried_weights(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
-    """Every constant of two axes or more that a Loop or Scan carries unchanged, with the node."""
+    """Yield every constant of two axes or more that a Loop or Scan carries unchanged, with the node."""
     for node in query.nodes(model):
         body = query.attribute(node, "body") if query.is_op(node, "Loop", "Scan") else None
         if isinstance(body, ir.Graph):
@@ -51,7 +51,7 @@ def carried_weights(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
 
 
 def _source(value: ir.Value) -> ir.Value:
-    """The value that Identity nodes hand on."""
+    """Return the value that Identity nodes hand on."""
     while (
         query.is_op(node := value.producer(), "Identity") and node is not None and node.inputs[0] is not None
     ):
@@ -60,7 +60,7 @@ def _source(value: ir.Value) -> ir.Value:
 
 
 def _invariant_states(node: ir.Node, body: ir.Graph, first: int, returned: int) -> list[int]:
-    """The states whose next value is the one they have; both have ``first`` inputs before the states.
+    """Return the states whose next value is the one they have; both have ``first`` inputs before the states.
 
     ``returned`` is how many outputs the body has before the states.
     """

@@ -11,7 +11,7 @@ from octavo.model.prepare.unit import Unit
 
 
 def layer_norm(node: ir.Node) -> Unit | None:
-    """The unit around the ``Sqrt`` of a spelt-out layer normalization."""
+    """Return the unit around the ``Sqrt`` of a layer normalization that is written out."""
     if not is_op(node, "Sqrt"):
         return None
     spread = _spread(node)
@@ -64,7 +64,7 @@ def _spread(root: ir.Node) -> tuple[list[ir.Node], ir.Value, float, tuple[int, .
 
 
 def _last_axes(mean: ir.Node) -> tuple[int, ...] | None:
-    """The axes that a mean is taken over, counted from the end, if they are the last ones and kept."""
+    """Return the axes that a mean is taken over, counted from the end, if they are the last ones and kept."""
     if not query.attribute(mean, "keepdims", 1):
         return None
     axes = query.attribute(mean, "axes", None)
@@ -83,7 +83,7 @@ def _last_axes(mean: ir.Node) -> tuple[int, ...] | None:
 
 
 def _centre(value: ir.Value | None, axes: tuple[int, ...]) -> ir.Node | None:
-    """The ``Sub`` that takes a value's own mean off it."""
+    """Return the ``Sub`` that takes a value's own mean off it."""
     difference = made_by(value, "Sub")
     mean = made_by(difference.inputs[1], "ReduceMean") if difference is not None else None
     if difference is None or mean is None or mean.inputs[0] is not difference.inputs[0]:
@@ -108,7 +108,7 @@ def _centres(centre: ir.Node, difference: ir.Value) -> list[ir.Node]:
 
 
 def _parameter(node: ir.Node | None, value: ir.Value, axes: int) -> ir.Value | None:
-    """The constant operand beside a value, if it has one dimension per normalized axis."""
+    """Return the constant operand beside a value, if it has one dimension per normalized axis."""
     if node is None:
         return None
     beside = node.inputs[1] if node.inputs[0] is value else node.inputs[0]

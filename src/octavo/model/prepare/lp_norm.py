@@ -13,7 +13,7 @@ EPSILON = 1e-12
 
 
 def lp_norm(node: ir.Node, epsilon: float = EPSILON) -> Unit | None:
-    """The unit around a ReduceL2; the lower bound of its Clip has to be this ε."""
+    """Return the unit around a ReduceL2; the lower bound of its Clip has to be this ε."""
     axis = _axis(node) if is_op(node, "ReduceL2") else None
     if axis is None or not query.attribute(node, "keepdims", 1):
         return None

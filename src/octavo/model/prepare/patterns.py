@@ -11,19 +11,19 @@ from octavo.model.graph.query import is_op
 
 
 def made_by(value: ir.Value | None, *ops: str) -> ir.Node | None:
-    """The node that makes a value, if it is one of these operators."""
+    """Return the node that makes a value, if it is one of these operators."""
     node = value.producer() if value is not None else None
     return node if is_op(node, *ops) else None
 
 
 def read_by(value: ir.Value, *ops: str) -> ir.Node | None:
-    """The only node that reads a value, if it is one of these operators and in the same graph."""
+    """Return the only node that reads a value, if it is one of these operators and in the same graph."""
     node = query.only_reader(value)
     return node if node is not None and is_op(node, *ops) and node.graph is value.graph else None
 
 
 def other(node: ir.Node, value: ir.Value) -> ir.Value | None:
-    """The operand of a two-operand node that is not this value."""
+    """Return the operand of a two-operand node that is not this value."""
     left, right = node.inputs[0], node.inputs[1]
     return right if left is value else left
 
@@ -35,7 +35,7 @@ def near(value: ir.Value | None, number: float, tolerance: float = 1e-3) -> bool
 
 
 def operand_beside(node: ir.Node | None, number: float) -> ir.Value | None:
-    """The operand of a commutative node whose other operand is a constant close to a number."""
+    """Return the operand of a commutative node whose other operand is a constant close to a number."""
     if node is None or len(node.inputs) != 2:
         return None
     left, right = node.inputs

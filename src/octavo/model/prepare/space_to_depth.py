@@ -30,7 +30,7 @@ class Blocks:
 
 
 def space_to_depth(node: ir.Node) -> Blocks | None:
-    """The composition around a Transpose."""
+    """Return the composition around a Transpose."""
     perm = tuple(query.attribute(node, "perm", None) or ())
     if not is_op(node, "Transpose") or perm not in (_BLOCKS_FIRST, _CHANNELS_FIRST):
         return None

@@ -57,7 +57,7 @@ def _squeeze(edit: Editor, node: ir.Node) -> None:
 
 
 def _reshaped(tensor: ir.TensorProtocol, dims: tuple[int, ...]) -> ir.TensorProtocol:
-    """The same values in another shape, read when they are needed."""
+    """Return the same values in another shape, read when they are needed."""
 
     def compute() -> ir.TensorProtocol:
         return ir.Tensor(np.asarray(tensor.numpy()).reshape(dims), dtype=tensor.dtype)

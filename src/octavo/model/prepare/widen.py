@@ -115,7 +115,7 @@ def _names_narrow(attribute: ir.Attr) -> bool:
 
 
 def _borders(model: ir.Model) -> list[tuple[ir.Node, ir.Value]]:
-    """The Casts at outputs that an earlier widening has put there."""
+    """Return the Casts at outputs that an earlier widening has put there."""
     found = []
     for value in model.graph.outputs:
         node = value.producer()
@@ -183,7 +183,7 @@ def _rebuilt(kind: ir.TypeProtocol) -> ir.TypeProtocol:
 
 
 def _after_input(edit: Editor, value: ir.Value) -> int:
-    """A Cast between an input and its readers, unless they are such Casts already."""
+    """Put a Cast between an input and its readers, unless they are such Casts already."""
     uses = [(node, i) for node, i in value.uses() if not _is_cast_to_wide(node)]
     if not uses:
         return 0

@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 def value_of(ort: Any, array: Array) -> Any:
-    """An array of any type as a value of the runtime."""
+    """Return an array of any type as a value of the runtime."""
     if array.dtype == ml_dtypes.bfloat16:
         plain = np.ascontiguousarray(array).view(np.uint16)
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(plain, onnx.TensorProto.BFLOAT16)

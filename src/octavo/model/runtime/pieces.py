@@ -41,7 +41,7 @@ def can_be_cut(model: onnx.ModelProto) -> bool:
 
 
 def run_in_pieces(model: onnx.ModelProto, feeds: Mapping[str, Array], run: Run) -> Values:
-    """The outputs of a model, computed by ``run(bytes of a piece, its inputs)`` piece after piece."""
+    """Return the outputs of a model, computed by ``run(bytes of a piece, its inputs)`` piece after piece."""
     values: Values = dict(feeds)
     weights = {one.name: one for one in model.graph.initializer}
     for piece in pieces(model.graph, weights):
@@ -68,7 +68,7 @@ def pieces(graph: onnx.GraphProto, weights: Mapping[str, Any]) -> Iterator[Piece
 
 
 def _read(node: onnx.NodeProto) -> list[str]:
-    """What a node reads of its own scope, its bodies included."""
+    """Return what a node reads of its own scope, its bodies included."""
     found = [name for name in node.input if name]
     if node.op_type in SUBGRAPH_ATTRIBUTES:
         for attribute in node.attribute:

@@ -90,7 +90,7 @@ def _is_image(spec: InputSpec) -> bool:
 
 
 def _is_state(spec: InputSpec) -> bool:
-    """A recurrent state: ``[layers, batch, width]`` with only the batch open."""
+    """Whether a value is a recurrent state: ``[layers, batch, width]`` with only the batch open."""
     match spec.shape:
         case (int() as layers, str() | None, int()):
             return layers <= 8

@@ -236,7 +236,7 @@ def _runtime_errors(name: str, what: str) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of a runtime message, less its prefix."""
+    """Return the first line of a runtime message, less its prefix."""
     line = str(error).strip().split("\n")[0]
     return line.split(" : ", 3)[-1] if line.startswith("[ONNXRuntimeError]") else line
 
@@ -289,13 +289,13 @@ def _limit(start: int, loads: Any) -> int:
 
 @functools.cache
 def runtime_ir_limit() -> int:
-    """The newest ONNX IR version that the installed runtime loads."""
+    """Return the newest ONNX IR version that the installed runtime loads."""
     return _limit(_NEWEST_IR, lambda version: _loads(version, 13))
 
 
 @functools.cache
 def runtime_opset_limit() -> int:
-    """The newest default opset that the installed runtime loads."""
+    """Return the newest default opset that the installed runtime loads."""
     return _limit(_NEWEST_OPSET, lambda opset: _loads(8, opset))
 
 
@@ -310,7 +310,7 @@ class Kernel:
 
 @functools.cache
 def kernels() -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
-    """The CPU kernels of the installed runtime by ``(domain, op type)``."""
+    """Return the CPU kernels of the installed runtime by ``(domain, op type)``."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     found: dict[tuple[str, str], list[Kernel]] = {}
@@ -326,7 +326,7 @@ def kernels() -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
 
 @functools.cache
 def schemas() -> Mapping[tuple[str, str], tuple[Any, ...]]:
-    """The operator schemas of the installed runtime by ``(domain, op type)``, oldest first."""
+    """Return the operator schemas of the installed runtime by ``(domain, op type)``, oldest first."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     found: dict[tuple[str, str], list[Any]] = {}

@@ -23,7 +23,7 @@ _UNKNOWN = "unknown.to.the.checker"  # a domain whose operators the checker lets
 
 
 def _folder(initializers: Mapping[str, ir.Value]) -> Path | None:
-    """The folder that the mapped weights lie in, or most of them."""
+    """Return the folder that the mapped weights lie in, or most of them."""
     sizes: dict[Path, int] = {}
     for value in initializers.values():
         tensor = value.const_value
@@ -36,14 +36,14 @@ def _folder(initializers: Mapping[str, ir.Value]) -> Path | None:
 
 
 def _refers(tensor: ir.TensorProtocol, folder: Path | None) -> Path | None:
-    """The mapped file below the folder that a large tensor lies in."""
+    """Return the mapped file below the folder that a large tensor lies in."""
     if folder is None or type(tensor) is not MappedTensor or tensor.path is None:
         return None
     return tensor.path if tensor.nbytes >= _REFER_LEAST and tensor.path.is_relative_to(folder) else None
 
 
 def _inline_bytes(initializers: Mapping[str, ir.Value], folder: Path | None) -> int:
-    """The size of the weights that have to be handed over as they are."""
+    """Return the size of the weights that have to be handed over as they are."""
     tensors = (value.const_value for value in initializers.values())
     return sum(tensor_bytes(t) for t in tensors if t is not None and _refers(t, folder) is None)
 

@@ -14,7 +14,7 @@ from octavo.model.prepare.unit import Unit
 
 
 def units(model: ModelProto, op_type: str) -> dict[str, Unit]:
-    """The compositions of an operator, under the name of each tensor that one of their nodes makes."""
+    """Return the compositions of an operator, under the name of each tensor that one of their nodes makes."""
     loaded = io.load(model)
     normalize(loaded)
     shapes.infer(loaded)

@@ -56,7 +56,7 @@ class Fusion:
             self.model.set_opset_import(domain, 1)
 
     def create_unique_node_name(self) -> str:
-        """A name that no node has."""
+        """Return a name that no node has."""
         if self._number is None:
             self._number = self.model.get_largest_node_name_suffix(self._prefix) + 1
         name = f"{self._prefix}{self._number}"
@@ -84,7 +84,7 @@ class Fusion:
 
     @staticmethod
     def get_node_attribute(node: NodeProto, attribute_name: str) -> Any:
-        """The value of an attribute, or None."""
+        """Return the value of an attribute, or None."""
         for attribute in node.attribute:
             if attribute.name == attribute_name:
                 return onnx.helper.get_attribute_value(attribute)
@@ -92,7 +92,7 @@ class Fusion:
 
     @staticmethod
     def input_index(node_output: str, child_node: NodeProto) -> int:
-        """The place of a tensor among a node's inputs, or -1."""
+        """Return the place of a tensor among a node's inputs, or -1."""
         return next((at for at, name in enumerate(child_node.input) if name == node_output), -1)
 
     @staticmethod
@@ -105,7 +105,7 @@ class Fusion:
         ]
 
     def get_constant_input(self, node: NodeProto) -> tuple[int | None, npt.NDArray[Any] | None]:
-        """The place and the value of a node's first constant input."""
+        """Return the place and the value of a node's first constant input."""
         for at, name in enumerate(node.input):
             value = self.model.get_constant_value(name)
             if value is not None:
@@ -113,7 +113,7 @@ class Fusion:
         return None, None
 
     def find_constant_input(self, node: NodeProto, expected_value: float, delta: float = 1e-06) -> int:
-        """The place of a node's constant input, if it is this one number; else -1."""
+        """Return the place of a node's constant input, if it is this one number; else -1."""
         at, value = self.get_constant_input(node)
         fits = value is not None and value.size == 1 and abs(float(value.item()) - expected_value) < delta
         return at if fits and at is not None else -1
@@ -134,7 +134,7 @@ class Fusion:
         output_name_to_node: Makers | None = None,
         exclude: Sequence[NodeProto] = (),
     ) -> tuple[NodeProto | None, int | None]:
-        """The first input that a node of this type makes: the node, and the input's place."""
+        """Return the first input that a node of this type makes: the node, and the input's place."""
         for at in range(len(node.input)):
             parent = self.model.get_parent(node, at, output_name_to_node)
             if parent is not None and parent.op_type == parent_op_type and _not_in(parent, exclude):
@@ -150,7 +150,7 @@ class Fusion:
         exclude: Sequence[NodeProto] = (),
         return_indice: list[int] | None = None,
     ) -> NodeProto | None:
-        """The node of this type that makes one input of a node, or any of them."""
+        """Return the node of this type that makes one input of a node, or any of them."""
         if input_index is None:
             parent, at = self.match_first_parent(node, parent_op_type, output_name_to_node, exclude)
             if return_indice is not None and at is not None:
@@ -168,7 +168,7 @@ class Fusion:
         output_name_to_node: Makers | None = None,
         return_indice: list[int] | None = None,
     ) -> list[NodeProto] | None:
-        """The chain of these types that leads up from a node; None where there is none."""
+        """Return the chain of these types that leads up from a node; None where there is none."""
         places = [None] * len(parent_op_types) if parent_input_index is None else list(parent_input_index)
         if len(places) != len(parent_op_types):
             raise ValueError(f"{len(parent_op_types)} types need as many places, not {len(places)}.")
@@ -200,7 +200,7 @@ class Fusion:
         input_name_to_nodes: Readers | None = None,
         recursive: bool = True,
     ) -> NodeProto | None:
-        """The nearest node of a type below a node: among its readers, or further on."""
+        """Return the nearest node of a type below a node: among its readers, or further on."""
         level, seen = self.model.get_children(node, input_name_to_nodes), {id(node)}
         while level:
             for child in level:

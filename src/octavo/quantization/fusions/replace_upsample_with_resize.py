@@ -39,7 +39,7 @@ class ReplaceUpsampleWithResize(Fusion):
         return True
 
     def _scales(self, node: NodeProto, name: str) -> str:
-        """The scales as an initializer; before opset 9 they were an attribute."""
+        """Return the scales as an initializer; before opset 9 they were an attribute."""
         values = self.get_node_attribute(node, "scales")
         self.model.add_initializer(
             onnx.numpy_helper.from_array(np.array(values, np.float32), f"{name}_scales")

@@ -21,7 +21,7 @@ __all__ = ["MAXIMUM_PROTOBUF", "ONNXModel", "find_by_name"]
 
 
 def _whole(path: Path) -> onnx.ModelProto:
-    """A model file with its external weights."""
+    """Return a model file with its external weights."""
     proto = io.read_proto(path)
     onnx.load_external_data_for_model(proto, str(path.parent))
     return proto
@@ -46,12 +46,12 @@ class ONNXModel(_ONNXModel):
 
     @property
     def input_name_to_nodes(self) -> dict[str, list[NodeProto]]:  # type: ignore[override]
-        """The nodes that read each tensor."""
+        """Return the nodes that read each tensor."""
         return super().input_name_to_nodes()
 
     @property
     def output_name_to_node(self) -> dict[str, NodeProto]:  # type: ignore[override]
-        """The node that makes each tensor."""
+        """Return the node that makes each tensor."""
         return super().output_name_to_node()
 
     def input(self) -> list[str]:

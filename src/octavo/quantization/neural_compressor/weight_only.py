@@ -70,18 +70,18 @@ def quant_tensor_k_quant_cpu(
 def quant_tensor_k_quant_cuda(
     data: Array, num_bits: int = 4, group_size: int = 32
 ) -> tuple[Array, Array, Array]:
-    """The same as on the CPU, where it is computed."""
+    """Return the same as on the CPU, where it is computed."""
     return quant_tensor_k_quant_cpu(data, num_bits, group_size)
 
 
 def pad_tensor(weight: Array, group_size: int, k_blocks: int) -> Array:
-    """A weight [K, N] filled with zeros to whole groups."""
+    """Return a weight [K, N] filled with zeros to whole groups."""
     short = group_size * k_blocks - weight.shape[0] if group_size > 0 else 0
     return np.pad(weight, ((0, short), (0, 0))) if short > 0 else weight
 
 
 def get_weight_scale(weight: Array, group_size: int) -> Array:
-    """How large the values are beside the largest of their group, on average over the first axis."""
+    """Return how large the values are beside the largest of their group, on average over the first axis."""
     return rtn.relative_magnitude(np.asarray(weight), group_size)
 
 
@@ -145,7 +145,7 @@ def rtn_quantize(
 def prepare_inputs(
     model: Any, n_samples: int, dataloader: Any, providers: Sequence[str] = _CPU
 ) -> tuple[list[Mapping[str, Any]], None]:
-    """The first samples of a loader as ``{input name: array}``; stock's session options are None."""
+    """Return the first samples of a loader as ``{input name: array}``; stock's session options are None."""
     return list(itertools.islice(Loader(dataloader, input_names(opened(model))), n_samples)), None
 
 

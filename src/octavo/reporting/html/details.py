@@ -23,11 +23,11 @@ class Quantization(Protocol):
 
     @property
     def model(self) -> ir.Model:
-        """The quantized model."""
+        """Return the quantized model."""
 
     @property
     def plan(self) -> Plan:
-        """What was decided."""
+        """Return what was decided."""
 
     @property
     def params(self) -> Mapping[Key, QParams]:
@@ -35,11 +35,11 @@ class Quantization(Protocol):
 
     @property
     def stats(self) -> Stats | None:
-        """What calibration measured."""
+        """Return what calibration measured."""
 
     @property
     def source(self) -> Any:
-        """The float model."""
+        """Return the float model."""
 
     def manifest(self) -> dict[str, Any]:
         """Return versions, recipe and fingerprints."""

@@ -31,7 +31,7 @@ class Side:
 
     @property
     def name(self) -> str | None:
-        """The file name of the quantized model, where a part knows it."""
+        """Return the file name of the quantized model, where a part knows it."""
         return next((name for part in self.parts.values() if (name := model_name(part))), None)
 
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def found(model: ModelProto, matcher: Callable[[ir.Node], T | None]) -> dict[str, T]:
-    """What the matcher says of each node that it knows, under the name of the node's first result."""
+    """Return what the matcher says of each node that it knows, under the name of the node's first result."""
     loaded = io.load(model)
     normalize(loaded)
     shapes.infer(loaded)

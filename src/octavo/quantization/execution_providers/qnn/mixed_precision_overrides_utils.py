@@ -140,7 +140,7 @@ class MixedPrecisionTensorQuantOverridesFixer:
         names.add(node)
 
     def _computing(self, default: QuantTypeInfo) -> dict[str, QuantTypeInfo]:
-        """The nodes that compute in a type other than the default one."""
+        """Return the nodes that compute in a type other than the default one."""
         found: dict[str, QuantTypeInfo] = {}
         for tensor, entries in self.overrides.items():
             if not entries or tensor in self.initializers or "quant_type" not in entries[0]:
