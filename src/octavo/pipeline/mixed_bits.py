@@ -38,7 +38,7 @@ from octavo.planning.resolve import weight_array
 from octavo.planning.weights import weight_of
 
 Array = npt.NDArray[Any]
-FEWEST, MOST = 2.0, 8.0  # bits on average
+MIN_BITS, MAX_BITS = 2.0, 8.0  # bits on average
 _POSITIONS = 256  # predictions that sensitivities are measured on
 _ROWS = 256  # of a weight, from all over, that its error is measured on
 _LARGEST_BLOCK = 256
