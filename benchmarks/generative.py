@@ -120,8 +120,11 @@ WAYS: dict[str, Callable[[Figures], None]] = {
     "octavo-data-level-0": octavo_way(weights="int4", accuracy_level=0, data=True),
     "octavo-data-gptq": octavo_way(weights="int4", algorithm="gptq", data=True),
     "octavo-data-4-bit-head": octavo_way(weights="int4", head="same", data=True),
+    "octavo-data-shared-8": octavo_way(weights="int4", embeddings=8, data=True),
+    "octavo-data-shared-4": octavo_way(weights="int4", head=4, embeddings=4, data=True),
+    "octavo-data-by-sensitivity": octavo_way(weights="int4", bits=4, embeddings=8, data=True),
 }
-USUAL = tuple(name for name in WAYS if name != "octavo-data-gptq")
+USUAL = tuple(name for name in WAYS if name not in ("octavo-data-gptq", "octavo-data-by-sensitivity"))
 
 
 # ---------------------------------------------------------------------------------------- tasks
