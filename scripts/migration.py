@@ -259,6 +259,8 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "the producer is `onnx.quantize`",
         ),
         ("Nodes inside If, Loop and Scan keep their domain", "it is dropped"),
+        ("Initializers are no longer among the inputs of an old model that lists them there", "some stay"),
+        ("Quantized weights of subgraphs are in the main graph, which the subgraphs see", "in each subgraph"),
         (
             "The order of initializers, and of DequantizeLinear nodes of weights among themselves",
             "another one",
