@@ -54,6 +54,23 @@ def test_a_running_trial_is_stopped_when_the_time_is_over(monkeypatch: pytest.Mo
     assert any("the time of 0 s was over" in note for note in tuned.notes)
 
 
+def test_calibration_is_stopped_too_once_there_is_a_result_that_needs_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    deadline, real = Deadline(), runner.statistics
+    monkeypatch.setattr(search.Deadline, "after", lambda seconds: deadline)
+
+    def statistics(*arguments: Any, **more: Any) -> Any:
+        deadline.limit = Limit(0)
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(runner, "statistics", statistics)
+    tuned = tune(time_limit=60, output=tmp_path / "out.onnx")
+    assert [trial.name for trial in tuned.trials] == ["dynamic"]
+    assert tuned.met
+    assert octavo.inspect(tmp_path / "out.onnx")
+
+
 def test_before_there_is_a_result_nothing_is_stopped() -> None:
     late = Deadline.after(0)
     late.checked(pipeline.silent)("calibrate", 1, 2)

@@ -90,7 +90,8 @@ class TrialRunner:
 
     def calibrate(self, needs: Plan | Mapping[str, Method]) -> None:
         """Run the data once, for the methods of all trials; what is known already stays."""
-        fresh = statistics(self.prepared, needs, self.split.calibration, self.run, every_method=True)
+        run = replace(self.run, progress=self.deadline.checked(self.run.progress))
+        fresh = statistics(self.prepared, needs, self.split.calibration, run, every_method=True)
         self.stats = fresh if self.stats is None else _joined(self.stats, fresh)
         self.known.rely_on(self.stats)
 

@@ -7,9 +7,9 @@
                                                                                              │
                                                             the best ◄── finalists timed again ◄──┘
 
-The first usable result is written at once, and replaced where a better one is found: whatever ends the search
-early, the time limit or Ctrl-C, there is a result. What costs little comes first, and a trial that could not
-be chosen even if it were exact is not made.
+What needs no calibration is tried first. The first usable result is written at once, and replaced where a
+better one is found: whatever ends the search early, the time limit or Ctrl-C, there is a result. What costs
+little comes first, and a trial that could not be chosen even if it were exact is not made.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from octavo.tuning.candidates import (
     without_layers,
     without_start,
 )
-from octavo.tuning.deadline import Deadline, Limit
+from octavo.tuning.deadline import Deadline, Limit, OutOfTime
 from octavo.tuning.runner import TrialRunner
 from octavo.tuning.sensitivity import Layer
 from octavo.tuning.split import Split
@@ -168,12 +168,19 @@ class _Search:
 
     def run(self) -> None:
         """Run all trials."""
-        runner, plain = self.runner, self._static()
+        runner = self.runner
+        without_data = runner.try_all(
+            [self._compressing(one) for one in dynamic_round(runner.target, self.base)]
+        )
+        self._look(without_data)
+        try:
+            plain = self._static()
+        except OutOfTime:
+            return
         first = runner.try_all([plain] if plain is not None else [])
-        if first:
-            runner.measure(first, min(FIRST_LOOK, self.seconds))
-        self._keep_best()
-        self._try_quick(first)
+        if self.best is None:
+            self._look(first)
+        self._try_quick([*first, *without_data])
         self._try_steps()
         start = self._start(steps=True)
         if start is not None and (self.thorough or not self._is_kept()):
@@ -182,14 +189,18 @@ class _Search:
         self._compress()
         self._finals()
 
+    def _look(self, tried: Sequence[Trial]) -> None:
+        """Time trials for a moment, so that one of them can be written and the search can be stopped."""
+        self.runner.measure(tried, min(FIRST_LOOK, self.seconds))
+        self._keep_best()
+
     def _try_quick(self, first: Sequence[Trial]) -> None:
-        """What is made in no time: the first layer in float; linear layers at run time, or nothing else."""
+        """What is made in no time: the first layer in float; linear layers at run time beside all else."""
         runner, quick = self.runner, []
         for plain in first:
-            if plain.result is not None:
+            if plain.result is not None and plain.candidate.static:
                 quick += self._starts_float(plain)
                 quick += mixed_round(plain.candidate, plain.result.plan)
-        quick += [self._compressing(one) for one in dynamic_round(runner.target, self.base)]
         tried = [*first, *runner.try_all(quick)]
         tried += runner.try_all(self._uncompressed(tried))
         runner.measure(tried, self.seconds / 2)

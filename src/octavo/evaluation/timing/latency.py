@@ -23,6 +23,7 @@ from octavo.evaluation.task import F64
 MIN_SECONDS = 0.02  # of one measurement; shorter calls are repeated, for the clock's resolution
 MIN_ROUNDS, MAX_ROUNDS = 9, 400  # fewer rounds give no useful interval, more do not narrow it
 WARM_UP = 3  # calls before anything is measured
+LONG_CALL = 0.1  # seconds of a call after which it counts as warmed up
 WIDEST_INTERVAL = 0.25  # half of an interval, in ln(speed): ± 28 %. A wider one does not tell fast from slow
 MAX_TIME_FACTOR = 3.0  # times the seconds given, where the interval does not tell before
 
@@ -131,8 +132,7 @@ def interleaved(
     many it will be, or the rounds where the precision decides.
     """
     for call in calls:
-        for _ in range(WARM_UP):
-            call()
+        _warm_up(call)
     repeats = _repeats(calls[0], clock)
     taken: list[list[float]] = [[] for _ in calls]
     order = list(range(len(calls)))
@@ -155,6 +155,15 @@ def interleaved(
             else:
                 progress(number + 1, None)
     return np.array(taken, np.float64)
+
+
+def _warm_up(call: Callable[[], object]) -> None:
+    """Call a few times; a long call only once, as its caches are warm long before it ends."""
+    began = time.monotonic()
+    for _ in range(WARM_UP):
+        call()
+        if time.monotonic() - began > LONG_CALL:
+            return
 
 
 def _is_precise(taken: F64, precision: float) -> bool:
