@@ -137,7 +137,7 @@ def _refuse_unknown_verb(arguments: Sequence[str]) -> None:
     names = [verb.name for verb in VERBS]
     if not words or words[0] in names or set(names) & set(words):
         return
-    hint = closest(words[0], names) or f"; the verbs are {', '.join(names)}."
+    hint = closest(words[0], names, 1) or f"; the verbs are {', '.join(names)}."
     raise RecipeError(f"There is no verb {words[0]!r}{hint} See 'octavo --help'.")
 
 

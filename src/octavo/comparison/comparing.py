@@ -128,9 +128,10 @@ def _result(
         for name, w in seen.outputs.items()
         if w.power.count
     )
+    names = [io.describe(view.model) for view in (found.float_view, found.view)]
     return Comparison(
-        float_model=io.describe(found.float_view.model),
-        quantized=io.describe(found.view.model),
+        float_model=names[0],
+        quantized=names[1] if names[1] != names[0] else f"{names[1]}, quantized",  # one that has no file yet
         form=form,
         samples=seen.samples,
         looked=seen.looked,

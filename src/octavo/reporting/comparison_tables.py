@@ -12,6 +12,7 @@ from octavo.reporting.text import clean, columns, many, markdown_table, some
 
 Data = Mapping[str, Any]
 _TENSOR_HEAD = ("local dB", "model dB", "cosine", "max error", "clipped", "rounding", "used", "op", "tensor")
+_IN_TERMINAL = (0, 1, 4, 5, 6, 7, 8)  # of these columns: those that 80 characters hold beside a name
 _OUTPUT_HEAD = ("output", "SQNR dB", "95 % interval", "cosine", "max error", "optimized vs not, dB")
 _CULPRIT_HEAD = ("tensor", "kind", "seen at", "local dB", "why", "try")
 _NO_CULPRIT = "every operator by itself is close to float"
@@ -68,6 +69,10 @@ def _tensor_row(tensor: Data) -> list[str]:
     ]
 
 
+def _for_terminal(row: Sequence[str]) -> list[str]:
+    return [row[index] for index in _IN_TERMINAL]
+
+
 def _output_rows(data: Data) -> list[list[str]]:
     return [
         [
@@ -109,7 +114,10 @@ def comparison_table(data: Data, top: int = 10) -> str:
         if culprits
         else f"No culprit: {_NO_CULPRIT}.",
         "Largest local errors (an operator alone, fed with float inputs):\n"
-        + columns([_tensor_row(tensor) for tensor in _worst(data["tensors"], top)], _TENSOR_HEAD),
+        + columns(
+            [_for_terminal(_tensor_row(tensor)) for tensor in _worst(data["tensors"], top)],
+            _for_terminal(_TENSOR_HEAD),
+        ),
         *(f"note: {clean(note, 600)}" for note in data["notes"]),
     ]
     return "\n\n".join(parts)
