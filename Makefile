@@ -9,12 +9,13 @@ SECONDS ?= 60
 JOBS ?= 2
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help demo test test-doors test-zoo test-browser test-clients test-matrix fuzz lint format docs soak load sbom bench-rewrite bench-large bench-zoo bench-speed bench-placement clean
+.PHONY: help demo dist test-install test test-doors test-ray test-zoo test-browser test-clients test-matrix fuzz lint format docs soak load sbom bench-rewrite bench-large bench-zoo bench-speed bench-placement clean
 
 help:
 	@echo "make demo           quantize a small image classifier and show what it gains"
 	@echo "make test           run the tests; those of the report's page where a Chromium is found"
 	@echo "make test-doors     send every hostile model through every verb and function: cases × doors, counted"
+	@echo "make test-ray       calibration and evaluation on a Ray cluster of three nodes, in which something is killed"
 	@echo "make test-zoo       run the tests that need the models of ZOO=$(ZOO)"
 	@echo "make test-browser   run the tests of the report's page; on Debian it installs Chromium first"
 	@echo "make test-clients   run projects that quantize with onnxruntime.quantization on Octavo instead"
@@ -25,6 +26,8 @@ help:
 	@echo "make docs           generate the pages that come from tables, and build the site in out/site"
 	@echo "make soak           500 quantizations in one process, then 200 that are killed: does anything grow or break?"
 	@echo "make load           8 processes at once, runs to one output, kills and faults: counted and printed"
+	@echo "make dist           wheel and source archive in dist/, built twice with the same bytes; digests, SBOM"
+	@echo "make test-install   the wheel of dist/ in empty environments: Python 3.10-3.13, lowest and newest needs"
 	@echo "make sbom           what Octavo stands on, as CycloneDX in out/sbom.cdx.json"
 	@echo "make bench-rewrite  how the time to quantize grows with the graph"
 	@echo "make bench-large    memory needed for a model beyond 2 GB"
@@ -54,6 +57,13 @@ test: $(VENV)/.dev
 
 test-doors: $(VENV)/.dev
 	$(BIN)/python tests/hostile/matrix.py --jobs $(JOBS) $(DOORS_ARGS)
+
+$(VENV)/.ray: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ray]'
+	@touch $@ $(VENV)/.base $(VENV)/.dev
+
+test-ray: $(VENV)/.ray
+	OCTAVO_CLUSTER=1 $(BIN)/python -m pytest -s tests/cluster tests/calibration/engines/test_ray.py $(PYTEST_ARGS)
 
 test-zoo: $(VENV)/.dev
 	OCTAVO_ZOO_DIR=$(abspath $(ZOO)) $(BIN)/python -m pytest -n 2 -m zoo $(PYTEST_ARGS)
@@ -94,6 +104,16 @@ soak: $(VENV)/.base
 
 load: $(VENV)/.dev
 	$(BIN)/python -m pytest -s tests/hostile/test_kills.py tests/hostile/test_faults.py $(PYTEST_ARGS)
+
+$(VENV)/.dist: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dist]'
+	@touch $@ $(VENV)/.base
+
+dist: $(VENV)/.dist
+	$(BIN)/python scripts/dist.py dist
+
+test-install: dist
+	$(PYTHON) scripts/test_install.py $(INSTALL_ARGS)
 
 sbom: $(VENV)/.base
 	$(BIN)/python scripts/sbom.py out/sbom.cdx.json

@@ -69,11 +69,17 @@ def make(*words: str) -> tuple[str, ...]:
     return ("make", "--no-print-directory", *words)
 
 
+_CHROMIUM = """.venv/bin/python tests/browser/chromium.py --find || {
+    [ "$(id -u)" = 0 ] && apt-get update -q && apt-get install -q -y chromium </dev/null; }"""
+
 STAGES = (
     Stage("tests", make("test", "PYTEST_ARGS=-m 'not zoo'"), 40, decides=True),
     Stage("lint", make("lint"), 15, decides=True),
     Stage("docs, built strictly", make("docs"), 5, install=(make(".venv/.docs"),)),
+    Stage("tests of the page, in Chromium", make("test-browser"), 5, install=(("sh", "-c", _CHROMIUM),)),
+    Stage("wheel and source archive", make("dist"), 4, install=(make(".venv/.dist"),)),
     Stage("tests with the model zoo", make("test-zoo"), 10, lacks=_no_zoo),
+    Stage("tests on a Ray cluster", make("test-ray"), 9, install=(make(".venv/.ray"),)),
 )
 
 
@@ -138,7 +144,8 @@ def run_stage(stage: Stage, left: float) -> Outcome:
         code, tail = run_command(command, limit - (time.monotonic() - begin))
         if code != 0:
             how = "took too long" if code is None else "failed"
-            return outcome(SKIPPED, f"'{' '.join(command)}' {how}: {tail[-1] if tail else 'no output'}")
+            name = " ".join(" ".join(command).split())[:60]
+            return outcome(SKIPPED, f"'{name}' {how}: {tail[-1] if tail else 'no output'}")
     code, tail = run_command(stage.command, limit - (time.monotonic() - begin))
     note = next((line.strip("= ") for line in reversed(tail) if _CLOSING.search(line)), "")
     if code is None:
