@@ -17,7 +17,7 @@ import octavo
 from hostile.models import WIDTH, feeds, layer, written
 from hostile.sandbox import Sandbox
 from octavo.core.bounded import read_bytes
-from octavo.errors import DataError, OctavoError, TableError
+from octavo.errors import DataError, ModelError, OctavoError, TableError
 from octavo.quantization import static_quantize_runner
 from octavo.quantization._calibrate_cli import load_quantization_params
 from octavo.quantization._collector import finite
@@ -158,3 +158,28 @@ def test_json_keeps_every_name_as_it_is(sandbox: Sandbox) -> None:
     assert name in json.dumps(json.loads((sandbox.out / "plan.json").read_text()), ensure_ascii=False) or any(
         one == name for one in octavo.Plan.load(sandbox.out / "plan.json").nodes
     )
+
+
+GGUF: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "magic-alone": lambda path: path.write_bytes(b"GGUF"),
+    "counts-2-to-the-63": lambda path: path.write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 16),
+    "arrays-100000-deep": lambda path: path.write_bytes(
+        b"GGUF\x03\0\0\0" + bytes(8) + (1).to_bytes(8, "little") + (1).to_bytes(8, "little") + b"a"
+        + (b"\x09\0\0\0" + b"\x09\0\0\0" + (1).to_bytes(8, "little"))
+        + (b"\x09\0\0\0" + (1).to_bytes(8, "little")) * 100_000
+    ),
+    "fifo": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "folder": lambda path: path.mkdir(),
+    "missing": lambda path: None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", GGUF.values(), ids=GGUF.keys())
+def test_a_gguf_file(sandbox: Sandbox, make: Callable[[Path], object]) -> None:
+    from octavo.model.files import gguf
+
+    path = sandbox.given / "a.gguf"
+    make(path)
+    sandbox.refuses(lambda: gguf.read(path), ModelError)

@@ -39,7 +39,7 @@ def make_folder(name: str, flag: str) -> None:
         raise OutputError(f"{flag} {name}: the folder can't be made: {error.strerror or error}.") from error
 
 
-_POSITIONAL = ("model", "models", "quantized", "others", "files", "results")
+_POSITIONAL = ("model", "models", "quantized", "others", "files", "results", "graph")
 _INPUTS = (
     *_POSITIONAL, "data", "evaluate_data", "recipe", "plan", "stats", "table",
     "labels", "classes", "annotations", "tokenizer", "evaluate", "task", "preprocess",

@@ -83,6 +83,8 @@ class GgufFile:
 def read(path: str | Path) -> GgufFile:
     """Read the metadata of a file, and map its tensors."""
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise ModelError(f"{path} is not a regular file; give the path of a .gguf file.")
     try:
         with path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -90,7 +92,7 @@ def read(path: str | Path) -> GgufFile:
         raise ModelError(f"{path} can't be read: {error}.") from error
     try:
         return _Reader(path, content).file()
-    except (struct.error, UnicodeDecodeError, IndexError, OverflowError) as error:
+    except (struct.error, UnicodeDecodeError, IndexError, OverflowError, RecursionError) as error:
         raise ModelError(f"{path} is no complete GGUF file: {error}.") from error
 
 
