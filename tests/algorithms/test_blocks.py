@@ -226,3 +226,17 @@ def test_rounding_is_within_a_step_for_any_shape(
         made = algorithm.blocks(w, BlockScheme(bits, size, symmetric))
         step = np.repeat(np.abs(made.scale.astype(np.float64)), size, axis=1)[:, :columns]
         assert (np.abs(real(made) - w) <= 1.01 * step).all()
+
+
+def test_importance_is_close_to_the_best_of_all_scales_and_zero_points() -> None:
+    w, squares = weights(12, 96), np.exp(np.random.default_rng(6).normal(0, 1, 96))
+    made = Importance().blocks(w, BlockScheme(4, 32), squares)
+    tiles, weight = w.reshape(12, 3, 32).astype(np.float64), squares.reshape(3, 32)
+    found = ((real(made).reshape(12, 3, 32) - tiles) ** 2 * weight).sum(axis=-1)
+    least = np.full((12, 3), np.inf)
+    for part in np.linspace(0.4, 1.1, 141):
+        scale = part * np.ptp(tiles, axis=-1, keepdims=True) / 15
+        for zero in range(16):
+            rounded = (np.clip(np.rint(tiles / scale) + zero, 0, 15) - zero) * scale
+            least = np.minimum(least, ((rounded - tiles) ** 2 * weight).sum(axis=-1))
+    assert found.sum() < 1.04 * least.sum()

@@ -5,8 +5,9 @@ of that channel, so a block's range is chosen by least squares with that as the 
 
     minimize  Σ_k E[x_k²] · (scale · (q_k - zero_point) - w_k)²
 
-Ranges around and below the plain one are tried. For each the values are rounded, and the scale is fitted to
-what came out, with the zero point as it is stored, a whole number; the fit is rounded and fitted once more.
+Ranges around and below the plain one are tried, each with its zero point, a whole number, and the two beside
+it. For each the values are rounded, and the scale is fitted to what came out; the fit is rounded and fitted
+once more.
 The best of all candidates is kept; rounding to nearest is among them.
 """
 
@@ -55,8 +56,9 @@ class Importance:
             else:
                 scale = (high - low) * (part / np.float32(scheme.top))
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    zero = np.clip(np.rint(-low * part / scale), 0, scheme.top)
-                _refine(search, scale, np.nan_to_num(zero))
+                    zero = np.nan_to_num(np.clip(np.rint(-low * part / scale), 0, scheme.top))
+                for step in (-1, 0, 1):
+                    _refine(search, scale, np.clip(zero + np.float32(step), 0, scheme.top))
         return search.solved()
 
 
