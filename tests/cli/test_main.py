@@ -233,4 +233,4 @@ def test_one_op_and_one_target_in_detail(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["ops", "conv"]) == 0
     assert "QLinearConv" in capsys.readouterr().out
     assert main(["targets", "ort-cpu"]) == 0
-    assert "stays float" in capsys.readouterr().out
+    assert "kept in float" in capsys.readouterr().out
