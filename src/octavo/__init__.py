@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from octavo.evaluation.scores import Evaluation
     from octavo.evaluation.timing.bench import bench
     from octavo.evaluation.timing.measurements import Bench
+    from octavo.folders import FolderResult, quantize_folder
     from octavo.isolation import isolated
     from octavo.linting import Lint, lint
     from octavo.model.prepare import PrepareOptions
@@ -154,6 +155,7 @@ _HOMES = {
     "octavo.evaluation.registry": ("metric",),
     "octavo.evaluation.scores": ("Evaluation",),
     "octavo.evaluation.evaluator": ("evaluate",),
+    "octavo.folders": ("FolderResult", "quantize_folder"),
     "octavo.isolation": ("isolated",),
     "octavo.linting": ("Lint", "lint"),
     "octavo.model.prepare": ("PrepareOptions",),
@@ -166,11 +168,11 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - grouped
     # verbs
-    "quantize", "tune", "convert_qat", "plan", "prepare", "ready", "calibrate", "emit", "inspect",
-    "load_stats", "save_stats",
+    "quantize", "quantize_folder", "tune", "convert_qat", "plan", "prepare", "ready", "calibrate", "emit",
+    "inspect", "load_stats", "save_stats",
     "evaluate", "bench", "metric", "compare", "propose", "doctor", "lint", "report", "isolated",
     # what they take and give
-    "Plan", "Prepared", "PrepareOptions", "QParams", "Result", "Stats",
+    "FolderResult", "Plan", "Prepared", "PrepareOptions", "QParams", "Result", "Stats",
     "Evaluation", "Bench", "Comparison", "Proposal", "Diagnosis", "Lint", "Demands", "TaskCheck", "Tuned",
     # data
     "images", "arrays", "text", "random_data", "preprocessing",
@@ -188,8 +190,9 @@ __all__ = [  # noqa: RUF022 - grouped
 
 # May still change between minor releases; all other names are stable.
 PROVISIONAL = frozenset({
-    "Comparison", "Demands", "Diagnosis", "Distribution", "FP8", "Lint", "PrepareOptions", "TaskCheck",
-    "Tuned", "doctor", "isolated", "metric", "preprocessing", "random_data", "ready", "tune",
+    "Comparison", "Demands", "Diagnosis", "Distribution", "FP8", "FolderResult", "Lint", "PrepareOptions",
+    "TaskCheck", "Tuned", "doctor", "isolated", "metric", "preprocessing", "quantize_folder", "random_data",
+    "ready", "tune",
 })  # fmt: skip
 
 

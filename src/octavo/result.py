@@ -100,12 +100,7 @@ class Result(Shown):
     def manifest(self) -> dict[str, Any]:
         """Versions, recipe and fingerprints."""
         return {
-            "octavo": __version__,
-            "versions": {
-                "python": platform.python_version(),
-                **{name: _version(name) for name in ("numpy", "onnx", "onnx_ir", "onnxruntime")},
-            },
-            "machine": platform.machine(),
+            **versions(),
             "recipe": _plain_recipe(self.recipe),
             "samples": self.stats.samples if self.stats is not None else 0,
             "fingerprints": self.fingerprints(),
@@ -132,6 +127,18 @@ class Result(Shown):
             **({"tuning": self.choice.to_dict()} if self.choice is not None else {}),
             **({"gates": [gate.to_dict() for gate in self.gates]} if self.gates else {}),
         }
+
+
+def versions() -> dict[str, Any]:
+    """What a manifest says of the software and the machine."""
+    return {
+        "octavo": __version__,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in ("numpy", "onnx", "onnx_ir", "onnxruntime")},
+        },
+        "machine": platform.machine(),
+    }
 
 
 def _version(module: str) -> str:

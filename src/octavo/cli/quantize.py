@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.console import Console
 from octavo.cli.data import add_data, add_stride, data_of, given_flags
 from octavo.cli.engine import add_engine, engine_options
+from octavo.cli.folder import add_folder, quantize_folder, refuse_folder_flags
 from octavo.cli.paths import check_outputs, check_report, default_output, model_outputs, shown, write_text
 from octavo.cli.reports import write_report
 from octavo.cli.requirements import (
@@ -33,7 +34,9 @@ _SAVES = 0.75  # of the float bytes; a result that is larger has most of its wei
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="the ONNX model; its file is never touched")
+    parser.add_argument(
+        "model", metavar="MODEL", help="the ONNX model, or a folder with its parts; never touched"
+    )
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="where the quantized model goes (default: MODEL.int8.onnx)"
     )
@@ -67,6 +70,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     add_stride(more)
     add_effort(parser)
     add_requirements(parser, default=True)
+    add_folder(parser)
     add_engine(parser)
 
 
@@ -116,6 +120,9 @@ def _output(options: argparse.Namespace) -> str:
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
 
+    if Path(options.model).is_dir():
+        return quantize_folder(options, console)
+    refuse_folder_flags(options)
     if options.output is None:
         options.output = _output(options)
     _check(options)
@@ -260,7 +267,9 @@ compressed weights), compared with float on samples that calibration has not
 seen, and timed; the best is written. Flags that fix the recipe, or --effort
 plain, take one way. Without --data ranges of activations are found while the
 model runs (dynamic). Where a requirement (--max-drop, --min-sqnr, --min-speed,
---max-size) is not met, the result goes to OUT.best.onnx and the exit code is 1.""",
+--max-size) is not met, the result goes to OUT.best.onnx and the exit code is 1.
+Of a folder with the parts of a model (encoder, decoder, tokenizer, …) variants
+of all parts are written, each compared with float and timed.""",
     makes_file=True,
     examples=(
         "octavo quantize model.onnx --data calib.npz",
@@ -280,6 +289,8 @@ model runs (dynamic). Where a requirement (--max-drop, --min-sqnr, --min-speed,
         "octavo quantize llm.onnx -o llm.int4.onnx --weights int4",
         "octavo quantize llm.onnx -o out.onnx --weights int4 --data texts.txt --tokenizer tokenizer.json",
         "octavo quantize model.onnx -o out.onnx --data calib.npz --steps equalize,rounding,bias-correction",
+        "octavo quantize my-model/ -o my-model-web/ --data texts.txt",
+        "octavo quantize whisper/ -o out/ --variants auto --part encoder_model=fp16 --data speech.npz",
     ),
     arguments=_arguments,
     run=_run,

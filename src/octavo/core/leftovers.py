@@ -84,7 +84,10 @@ def _settle(folder: Path, found: re.Match[str]) -> None:
         return
     if _is_waiting(folder, found):
         target.unlink(missing_ok=True)
-    path.unlink()
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _is_waiting(folder: Path, found: re.Match[str]) -> bool:

@@ -13,16 +13,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 from onnx import ModelProto
 
 from octavo.algorithms.weights import bnb4
 from octavo.emission import bnb4 as emission
 from octavo.model.files import io
 from octavo.model.graph import query
-from octavo.model.graph.edit import Editor
 from octavo.model.graph.normalize import normalize
-from octavo.model.graph.scopes import remove_unused
 from octavo.quantization._command import exit_code, new_output
 from octavo.quantization._names import elsewhere
 from octavo.quantization._streamed import StreamedModel, opened, source_of, tell
@@ -63,36 +60,17 @@ class MatMulBnb4Quantizer:
         model = io.load(source_of(self.model))
         known = {node: node.name or "" for node in query.nodes(model)}
         normalize(model)
-        edit, skipped = Editor(model), dict[str, str]()
-        parts: dict[ir.TensorProtocol, tuple[ir.Value, ir.Value]] = {}
-        for node in [node for node in query.nodes(model) if query.is_op(node, "MatMul")]:
-            name, weight = known.get(node) or node.name or "", query.constant(node.inputs[1])
-            reason = "excluded" if name in self.nodes_to_exclude else _refusal(weight)
-            if reason is not None or weight is None:
-                skipped[name] = reason or ""
-                continue
-            rows, columns = (int(d) for d in weight.shape.numpy())
-            kind, size = self.quant_type, self.block_size
-            if weight not in parts:
-                parts[weight] = emission.stored(edit, weight.name or "", weight, kind, size)
-            emission.write_product(edit, node, parts[weight], (rows, columns), kind, size)
-        remove_unused(model)
-        tell(skipped)
+        skipped = emission.write_products(
+            model,
+            self.quant_type,
+            self.block_size,
+            lambda node: (known.get(node) or node.name or "") in self.nodes_to_exclude,
+        )
+        tell({known.get(node) or node.name or "": reason for node, reason in skipped.items()})
         self.model = StreamedModel(model)
         if self._given is not None:
             self._given.CopyFrom(self.model.model)
             self.model = ONNXModel(self._given)
-
-
-def _refusal(weight: ir.TensorProtocol | None) -> str | None:
-    """Return why a weight can't be quantized, or None."""
-    if weight is None:
-        return "its weight is not constant"
-    if weight.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
-        return f"its weight is of type {weight.dtype.name.lower()}; float32 and float16 are taken"
-    if len(weight.shape) != 2:
-        return f"its weight has {len(weight.shape)} dimensions; a matrix is taken"
-    return "its weight is empty" if not weight.size else None
 
 
 def parser() -> argparse.ArgumentParser:

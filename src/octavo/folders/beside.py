@@ -1,0 +1,88 @@
+"""Where models go in an output folder, and what belongs beside them: weights files, tokenizer, configuration.
+
+transformers.js looks for models in ``onnx/``, and for weights beside a model in ``NAME.onnx_data`` where
+``config.json`` says that there are some.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from octavo.folders.discovery import ModelFolder, read_json
+from octavo.folders.making import Trial
+from octavo.folders.parts import Part
+from octavo.model.files import io
+
+_WEB = "transformers.js_config"
+_EXTERNAL = "use_external_data_format"
+
+
+def folder_of(folder: ModelFolder, part: Part, *, keep: bool) -> Path:
+    """Return the folder of a part's variants below the output.
+
+    A part keeps its place, unless it lies at the top of a folder of transformers: those go to ``onnx/``.
+    """
+    own = Path(part.name).parent
+    is_for_web = "model_type" in folder.config and not folder.is_for_genai
+    return Path("onnx") if own == Path() and is_for_web and not keep else own
+
+
+def copy_model(part: Part, target: Path) -> Path:
+    """Copy the float model; weights that lie in other files go into one beside it."""
+    place = target / part.path.name
+    if len(part.files) == 1:
+        shutil.copyfile(part.path, place)
+    else:
+        io.save(io.load(part.path), place, external_data=True, location=_weights_of(place).name)
+    return place
+
+
+def copy_files(folder: ModelFolder, staged: Path) -> tuple[str, ...]:
+    """Copy what belongs beside the models; the folder's own card stays as ``README.original.md``."""
+    copied = []
+    for file in folder.beside:
+        place = file.relative_to(folder.root)
+        if place.as_posix() == "README.md":
+            place = Path("README.original.md")
+        (staged / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, staged / place)
+        copied.append(place.as_posix())
+    return tuple(copied)
+
+
+def tell_about_weights(staged: Path, written: Sequence[Trial]) -> None:
+    """Enter models that have their weights beside them into ``config.json``, where transformers.js looks."""
+    config = staged / "config.json"
+    files = [trial.file for trial in written if trial.file is not None]
+    large = [file.name for file in files if _weights_of(staged / file).exists()]
+    if not large or not config.is_file():
+        return
+    settings = read_json(config)
+    own = settings.get(_WEB)
+    web = dict(own) if isinstance(own, dict) else {}
+    said = web.get(_EXTERNAL)
+    web[_EXTERNAL] = {**(said if isinstance(said, dict) else {}), **dict.fromkeys(large, 1)}
+    config.write_text(json.dumps({**settings, _WEB: web}, indent=2) + "\n", encoding="utf-8")
+
+
+def renamed(file: Path, place: Path) -> Path:
+    """Give a model another name, and the weights beside it the name that goes with it."""
+    if _weights_of(file).exists():
+        io.save(io.load(file), place, location=_weights_of(place).name)
+        remove(file)
+    else:
+        file.replace(place)
+    return place
+
+
+def remove(file: Path) -> None:
+    """Remove a model and the weights beside it."""
+    file.unlink(missing_ok=True)
+    _weights_of(file).unlink(missing_ok=True)
+
+
+def _weights_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}_data")

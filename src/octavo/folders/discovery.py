@@ -1,0 +1,118 @@
+"""What a model folder holds: its parts, the files that belong beside them, and what its configuration says.
+
+Parts lie in the folder, in ``onnx/`` or one level below (``text_encoder/model.onnx``). A file whose name ends
+like that of a variant (``model_q4.onnx``) beside the file it was made from is a variant, not a part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from octavo.errors import ModelError
+from octavo.folders.parts import Part, Role, read_part
+from octavo.folders.variants import SUFFIXES
+
+MAX_PARTS = 64  # of one folder; the largest pipelines in use have a dozen
+_MAX_CONFIG = 64 << 20  # bytes of a configuration file
+_CONFIGS = ("config.json", "generation_config.json", "genai_config.json", "preprocessor_config.json")
+_BESIDE = (".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".bpe", ".md", ".yaml", ".yml")
+_PLAIN_NAMES = ("LICENSE", "NOTICE", "COPYING")
+_ORDER = (
+    Role.VISION, Role.AUDIO, Role.TEXT, Role.EMBEDDING, Role.DECODER, Role.MERGED_DECODER,
+    Role.DECODER_WITH_PAST, Role.MODEL,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A folder that was looked through."""
+
+    root: Path
+    parts: tuple[Part, ...]  # in the order in which a pipeline runs them
+    beside: tuple[Path, ...]  # files that belong to the model, such as its tokenizer
+    left_out: tuple[Path, ...]  # files that are not copied
+    config: Mapping[str, Any] = field(default_factory=dict)  # of all configuration files together
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """The folder's tokenizer."""
+        path = self.root / "tokenizer.json"
+        return path if path.is_file() else None
+
+    @property
+    def is_for_genai(self) -> bool:
+        """Whether onnxruntime-genai reads the folder, which knows parts by the names in its configuration."""
+        return (self.root / "genai_config.json").is_file()
+
+    def token(self, name: str) -> int | None:
+        """A token's id by the name of its setting, such as ``eos_token_id``; of several the first."""
+        value = self.config.get(name)
+        value = value[0] if isinstance(value, list) and value else value
+        return value if isinstance(value, int) else None
+
+
+def read_folder(root: Path) -> ModelFolder:
+    """Look through a folder."""
+    if not root.is_dir():
+        raise ModelError(f"There is no folder {root}; give the folder that holds the model's ONNX files.")
+    root = root.resolve()
+    found = [*sorted(root.glob("*.onnx")), *sorted(root.glob("*/*.onnx"))]
+    found = [path for path in found if not path.parent.name.startswith(".")]
+    originals = [path for path in found if not _is_variant(path)]
+    if not originals:
+        raise ModelError(f"{root} holds no ONNX file, neither itself nor one level below; export it first.")
+    if len(originals) > MAX_PARTS:
+        raise ModelError(
+            f"{root} holds {len(originals)} ONNX files, and a model has at most {MAX_PARTS} parts; give the"
+            " folder of one model."
+        )
+    parts = [read_part(path, root) for path in originals]
+    parts.sort(key=lambda part: (_ORDER.index(part.role), part.name))
+    weights = {file.resolve() for part in parts for file in part.files} | {path.resolve() for path in found}
+    others = [path for path in _files(root) if path.resolve() not in weights]
+    beside = tuple(path for path in others if _belongs(path))
+    left_out = tuple(path for path in (*others, *(p for p in found if _is_variant(p))) if path not in beside)
+    return ModelFolder(root, tuple(parts), beside, left_out, _configuration(root))
+
+
+def _files(root: Path) -> list[Path]:
+    found = [path for path in (*root.glob("*"), *root.glob("*/*")) if path.is_file()]
+    return sorted(path for path in found if not any(p.startswith(".") for p in path.relative_to(root).parts))
+
+
+def _belongs(path: Path) -> bool:
+    return path.suffix.lower() in _BESIDE or path.stem.upper() in _PLAIN_NAMES
+
+
+def _is_variant(path: Path) -> bool:
+    """Whether a file is named as a variant of another file beside it."""
+    bases = (path.stem.removesuffix(suffix) for suffix in SUFFIXES if suffix and path.stem.endswith(suffix))
+    return any(path.with_name(f"{base}.onnx").exists() for base in bases)
+
+
+def _configuration(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in _CONFIGS:
+        path = root / name
+        if path.is_file():
+            read = read_json(path)
+            nested = read.get("model")
+            found.update({**(nested if isinstance(nested, dict) else {}), **read})
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a configuration file, which may come from anybody."""
+    try:
+        if path.stat().st_size > _MAX_CONFIG:
+            raise ValueError("it is larger than 64 MiB")
+        read = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path} can't be read as JSON: {error}. Mend it, or take it away.") from error
+    if not isinstance(read, dict):
+        raise ModelError(f"{path} holds a {type(read).__name__}, not the settings of a model.")
+    return read

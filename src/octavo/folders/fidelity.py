@@ -1,0 +1,162 @@
+"""How close a variant of a part is to float, in the figure that says most about what the part gives.
+
+==========  ===================================================================================
+``kl``      of logits: the mean of ``Σ p · log(p / q)`` over all positions, in nats, with the
+            share of positions in which both models rank the same token first
+``cosine``  of embeddings and hidden states: the mean over vectors
+``sqnr``    of anything else: ``10 · log10(Σ x² / Σ (x − y)²)`` of the worst output
+==========  ===================================================================================
+
+Every position is computed from what the float pipeline has seen before it (teacher forcing). Padding, where a
+mask says so, is not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import ModelError
+from octavo.folders.feed_store import Array, Feed
+from octavo.folders.parts import Part, Role
+from octavo.folders.variants import Floor
+from octavo.model.runtime.session import Session
+from octavo.tuning.fidelity import judged, outputs_of, tallies
+
+F64 = npt.NDArray[np.float64]
+LOGITS = "logits"
+MIN_VECTOR = 8  # values; a shorter last axis holds scores or boxes, whose direction says little
+_VECTORS = (Role.TEXT, Role.VISION, Role.AUDIO, Role.EMBEDDING)
+_ROWS = 1024  # of logits that are compared at once, as a vocabulary is long
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured distance from float."""
+
+    kind: str  # kl, cosine or sqnr
+    value: float
+    agreement: float | None = None  # of logits: the share of positions with the same first token
+
+    def holds(self, floor: Floor) -> bool:
+        """Whether a variant with this figure may be written."""
+        match self.kind:
+            case "kl":
+                return self.value <= floor.kl
+            case "cosine":
+                return self.value >= floor.cosine
+        return self.value >= floor.sqnr_db
+
+    def limit(self, floor: Floor) -> str:
+        """What the floor requires of this figure."""
+        match self.kind:
+            case "kl":
+                return f"at most {floor.kl:g} nats"
+            case "cosine":
+                return f"at least {floor.cosine:g}"
+        return f"at least {floor.sqnr_db:g} dB"
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "kl":
+                same = "" if self.agreement is None else f", {100 * self.agreement:.1f} % same"
+                return f"KL {self.value:.4f}{same}"
+            case "cosine":
+                return f"cosine {self.value:.5f}"
+        return "exact" if math.isinf(self.value) else f"{self.value:.1f} dB"
+
+
+class Reference:
+    """The answers of a float part, which variants are compared with."""
+
+    def __init__(self, part: Part, feeds: Sequence[Feed], threads: int | None) -> None:
+        session = Session.open(part.path, threads=threads)
+        self.part, self.feeds, self.threads = part, feeds, threads
+        self.answers = [self._compared(session.run(feed)) for feed in feeds]
+        floats = [name for name, value in self.answers[0].items() if value.dtype.kind == "f" and value.size]
+        self.logits = LOGITS if LOGITS in floats else None
+        self.vectors = [
+            name
+            for name in floats
+            if part.role in _VECTORS and name != self.logits and _is_vector(self.answers[0][name])
+        ]
+        self.others = [name for name in floats if name != self.logits and name not in self.vectors]
+
+    def _compared(self, answers: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs without the cache of a decoder, whose errors show in its logits."""
+        is_decoder = self.part.role.generates
+        return {name: v for name, v in answers.items() if not (is_decoder and name.startswith("present"))}
+
+    def figures(self, path: Any) -> tuple[Figure, ...]:
+        """Run a variant, and return how close it is: a figure for each kind of output that the part has."""
+        session = Session.open(path, threads=self.threads)
+        names = list(self.answers[0])
+        answers = [session.run(feed, names) for feed in self.feeds]
+        for found in answers:
+            for name, value in found.items():
+                if value.dtype.kind == "f" and not np.all(np.isfinite(value.astype(np.float32))):
+                    raise ModelError(f"its output {name} holds NaN or infinity")
+        rows = list(zip(self.feeds, self.answers, answers, strict=True))
+        figures = []
+        if self.logits is not None:
+            figures.append(_divergence(rows, self.logits))
+        if self.vectors:
+            cosines = [_cosines(x[name], y[name], f) for f, x, y in rows for name in self.vectors]
+            figures.append(Figure("cosine", float(np.concatenate(cosines).mean())))
+        if self.others:
+            figures.append(_worst(rows, self.others))
+        if not figures:
+            raise ModelError("it has no float output to compare with")
+        return tuple(figures)
+
+
+_Rows = list[tuple[Feed, dict[str, Array], dict[str, Array]]]
+
+
+def _is_vector(value: Array) -> bool:
+    return value.ndim >= 2 and value.shape[-1] >= MIN_VECTOR
+
+
+def _kept(value: Array, feed: Mapping[str, Array]) -> F64:
+    """The rows along the last axis, less those of padding."""
+    mask = feed.get("attention_mask")
+    if mask is not None and mask.shape == value.shape[:2]:
+        value = value[mask.astype(bool)]
+    return np.asarray(value, np.float64).reshape(-1, value.shape[-1])
+
+
+def _cosines(reference: Array, other: Array, feed: Mapping[str, Array]) -> F64:
+    x, y = _kept(reference, feed), _kept(other, feed)
+    sizes = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
+    same = (x == y).all(axis=1)
+    return np.where(same, 1.0, (x * y).sum(axis=1) / np.maximum(sizes, np.finfo(np.float64).tiny))
+
+
+def _divergence(rows: _Rows, name: str) -> Figure:
+    total = agreed = count = 0.0
+    for feed, expected, found in rows:
+        x, y = _kept(expected[name], feed), _kept(found[name], feed)
+        for first in range(0, len(x), _ROWS):
+            p, q = (_log_softmax(one[first : first + _ROWS]) for one in (x, y))
+            total += float((np.exp(p) * (p - q)).sum())
+            agreed += float((p.argmax(axis=1) == q.argmax(axis=1)).sum())
+        count += len(x)
+    return Figure("kl", max(total / count, 0.0), agreed / count)
+
+
+def _log_softmax(logits: F64) -> F64:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def _worst(rows: _Rows, names: Sequence[str]) -> Figure:
+    expected = [{name: x[name] for name in names} for _, x, _ in rows]
+    found = [{name: y[name] for name in names} for _, _, y in rows]
+    outputs = outputs_of(expected, rows[0][0])
+    sums = [tallies(outputs, x, y, feed) for (feed, _, _), x, y in zip(rows, expected, found, strict=True)]
+    return Figure("sqnr", judged(outputs, sums).sqnr_db)

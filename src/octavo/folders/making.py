@@ -1,0 +1,123 @@
+"""One variant of one part: made, written, checked, compared with float and timed beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo import api
+from octavo.emission.bnb4 import with_nf4_weights
+from octavo.errors import OctavoError
+from octavo.evaluation.timing.bench import bench
+from octavo.evaluation.timing.latency import Ratio
+from octavo.folders.feed_store import StoredFeeds
+from octavo.folders.fidelity import Figure, Reference
+from octavo.folders.parts import Part
+from octavo.folders.variants import BNB4, Variant
+from octavo.model.files import io
+from octavo.model.runtime.verification import verify
+
+MAX_SHARE = 0.97  # of the float bytes; a variant that is larger has quantized next to nothing
+_READS_DATA = ("float_type", "recipe")  # settings that gain by data, beside weights of few bits
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A variant of a part, as it came out."""
+
+    part: Part
+    variant: Variant
+    file: Path | None = None  # None: it was not written
+    bytes: int = 0
+    figures: tuple[Figure, ...] = ()
+    speed: Ratio | None = None  # as a multiple of float's
+    memory_bytes: int | None = None
+    load_seconds: float | None = None
+    way: Mapping[str, Any] | None = None
+    reason: str = ""  # why it was not written
+
+    @property
+    def holds(self) -> bool:
+        """Whether it was written."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class VariantMaker:
+    """What variants of one part are made from and judged by."""
+
+    part: Part
+    calibration: StoredFeeds | None  # None: nothing may be calibrated, as inputs are made up
+    reference: Reference
+    threads: int | None
+    seconds: float  # how long a variant and float are timed; 0: not at all
+
+    def make(self, variant: Variant, path: Path) -> Trial:
+        """Make a variant in the first of its ways that holds; on failure nothing stays at the path."""
+        if variant.needs_data and self.calibration is None:
+            return Trial(self.part, variant, reason="it needs data to calibrate with")
+        last = Trial(self.part, variant, reason="it has no way to be made")
+        for way in variant.ways:
+            last = self._try(variant, way, path)
+            if last.holds:
+                return self.timed(last)
+            for file in _files_of(path):
+                file.unlink(missing_ok=True)
+            if not last.figures:  # it does not load or run, or gains nothing: other ways won't help
+                break
+        return last
+
+    def _try(self, variant: Variant, way: Mapping[str, Any], path: Path) -> Trial:
+        size = 0
+        figures: tuple[Figure, ...] = ()
+        try:
+            written = self._write(way, path)
+            size = sum(file.stat().st_size for file in written)
+            if size > MAX_SHARE * self.part.bytes:
+                share = size / self.part.bytes
+                return Trial(
+                    self.part, variant, bytes=size, reason=f"it would be {share:.2f} × the size of float"
+                )
+            verify(path, feeds=self.reference.feeds[0], threads=self.threads)
+            figures = self.reference.figures(path)
+        except OctavoError as error:
+            return Trial(self.part, variant, bytes=size, reason=str(error))
+        missed = [figure for figure in figures if not figure.holds(variant.floor)]
+        reason = f"{missed[0]}, and {missed[0].limit(variant.floor)} is required" if missed else ""
+        return Trial(self.part, variant, path, size, figures, way=dict(way), reason=reason)
+
+    def _write(self, way: Mapping[str, Any], path: Path) -> list[Path]:
+        beside = f"{path.name}_data"  # as transformers.js expects it
+        if way == BNB4:
+            return io.save(with_nf4_weights(io.load(self.part.path)), path, location=beside)
+        few_bits = str(way.get("weights", "")).endswith(("4", "2"))
+        data = self.calibration if few_bits or any(name in way for name in _READS_DATA) else None
+        made = api.quantize(
+            self.part.path, data, effort="plain", threads=self.threads, verify=False, **dict(way)
+        )
+        return io.save(made.model, path, location=beside)
+
+    def timed(self, trial: Trial) -> Trial:
+        """The trial with its speed, memory and load time."""
+        if trial.file is None or not self.seconds:
+            return trial
+        found = bench(
+            self.part.path,
+            trial.file,
+            [self.reference.feeds[-1]],
+            threads=self.threads,
+            seconds=self.seconds,
+            clock="cpu",
+            profile=False,
+        )
+        other = found.models[1]
+        return Trial(
+            trial.part, trial.variant, trial.file, trial.bytes, trial.figures, found.ratio,
+            other.memory_bytes, other.load_seconds, trial.way,
+        )  # fmt: skip
+
+
+def _files_of(path: Path) -> tuple[Path, Path]:
+    return path, path.with_name(f"{path.name}_data")

@@ -1,0 +1,270 @@
+"""Quantizing a folder: find its parts, run them in float, make and judge the variants of each, write all.
+
+A variant that does not load, is not finite, or is further from float than its floor allows is not written.
+The output appears as a whole: the models, what belongs beside them, a manifest (``octavo.json``) and a card.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from octavo.core import scratch
+from octavo.errors import ModelError, OutputError, RecipeError, closest
+from octavo.evaluation.timing.footprint import footprint
+from octavo.folders import beside
+from octavo.folders.discovery import ModelFolder, read_folder
+from octavo.folders.feed_store import StoredFeeds
+from octavo.folders.fidelity import Reference
+from octavo.folders.generation import Pipeline
+from octavo.folders.making import Trial, VariantMaker
+from octavo.folders.parts import Part, Role
+from octavo.folders.result import FolderResult
+from octavo.folders.samples import FolderData, folder_data
+from octavo.folders.staging import MANIFEST, check_output, new_folder
+from octavo.folders.variants import AUTO, FP32, Floor, Variant, chosen_variants
+from octavo.pipeline.options import Progress, silent
+from octavo.reporting.folder_tables import folder_card
+from octavo.result import versions
+
+HELD_BACK = 3  # every so many-th part of the samples is for comparing, not for calibration
+MAX_COMPARED = 8  # samples that variants are compared on
+NOT_SLOWER = 0.97  # of float's speed, which counts as no slower: shorter than timing can tell apart
+# What auto tries, the smallest first: calibrated integers pay in encoders, 4-bit weights where each token
+# reads all weights once.
+_AUTO: Mapping[bool, tuple[str, ...]] = {
+    False: ("static", "q8", "fp16"),
+    True: ("q4", "q8", "fp16"),
+}
+
+
+def quantize_folder(
+    folder: str | Path,
+    data: Any = None,
+    *,
+    output: str | Path,
+    variants: str | Sequence[str] = "web",
+    parts: Mapping[str, str | Sequence[str]] | None = None,
+    samples: int | None = None,
+    tokenizer: str | Path | None = None,
+    max_length: int | None = None,
+    column: str | None = None,
+    max_kl: float | None = None,
+    min_cosine: float | None = None,
+    min_sqnr: float | None = None,
+    threads: int | None = None,
+    seconds: float = 1.0,
+    progress: Progress | None = None,
+) -> FolderResult:
+    """Write variants of all parts of a model folder, each compared with float; see docs/folders.md.
+
+    ``variants`` is ``web`` (what transformers.js loads by dtype), ``all``, ``auto`` (one for each part, under
+    the part's own name) or a list of names; ``parts`` has others for some parts, by name or pattern. ``data``
+    are texts, images or arrays for the first part of the pipeline, or a dict of them by part. Of a decoder
+    the samples are prompts: its cache is filled by running it. ``max_kl``, ``min_cosine`` and ``min_sqnr``
+    replace the floors of all variants; ``seconds`` is how long each is timed, 0 for not at all.
+    """
+    root, target = Path(folder), Path(output)
+    check_output(target, root)
+    found = read_folder(root)
+    wanted = _wanted(found, variants, parts)
+    limits = {"kl": max_kl, "cosine": min_cosine, "sqnr_db": min_sqnr}
+    wanted = {name: tuple(_with_floor(one, limits) for one in row) for name, row in wanted.items()}
+    tell = progress if progress is not None else silent
+    given = folder_data(
+        found, data, samples=samples, tokenizer=tokenizer, max_length=max_length, column=column
+    )
+    with scratch.folder() as store, new_folder(target) as staged:
+        tell("running in float", 0, None)
+        pipeline = Pipeline(found, Path(store), threads)
+        pipeline.run(given.samples, sampled=given.made_up)
+        maker = _Makers(found, pipeline, given, threads, seconds)
+        run = _Run(found, maker, staged, wanted, auto=variants == AUTO, tell=tell)
+        trials = run.all()
+        result = _result(run, trials, target, given)
+        _describe(staged, result)
+    return result
+
+
+def _wanted(
+    folder: ModelFolder, variants: str | Sequence[str], parts: Mapping[str, str | Sequence[str]] | None
+) -> dict[str, tuple[Variant, ...]]:
+    """The variants of each part."""
+    by_part: dict[str, tuple[Variant, ...]] = {}
+    for part in folder.parts:
+        names = _AUTO[part.role.generates] if variants == AUTO else variants
+        by_part[part.name] = chosen_variants(names)
+    for pattern, names in (parts or {}).items():
+        hit = [p for p in folder.parts if fnmatchcase(p.name, pattern) or fnmatchcase(p.stem, pattern)]
+        if not hit:
+            known = [part.name for part in folder.parts]
+            raise RecipeError(
+                f"No part is called {pattern!r}{closest(pattern, known) or '.'} The folder has"
+                f" {', '.join(known)}."
+            )
+        by_part.update({part.name: chosen_variants(names) for part in hit})
+    return by_part
+
+
+def _with_floor(variant: Variant, limits: Mapping[str, float | None]) -> Variant:
+    said = {name: float(value) for name, value in limits.items() if value is not None}
+    floor: Floor = replace(variant.floor, **said)
+    return replace(variant, floor=floor)
+
+
+class _Makers:
+    """A maker for each part that the pipeline could feed."""
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        pipeline: Pipeline,
+        given: FolderData,
+        threads: int | None,
+        seconds: float,
+    ) -> None:
+        self.folder, self.pipeline, self.given = folder, pipeline, given
+        self.threads, self.seconds = threads, seconds
+
+    def split(self, part: Part) -> tuple[StoredFeeds | None, StoredFeeds]:
+        """The feeds to calibrate with, and those to compare on: of other samples where there are two."""
+        feeds, ends = self.pipeline.feeds[part.name], self.pipeline.ends[part.name]
+        held = min(max(1, len(ends) // HELD_BACK), MAX_COMPARED)
+        cut = ends[-held - 1] if len(ends) > held else 0
+        compared = feeds.part(cut) if cut < len(feeds) else feeds
+        if self.given.made_up and not part.role.generates:
+            return None, compared
+        return feeds.part(0, cut) if cut else feeds, compared
+
+    def of(self, part: Part) -> VariantMaker:
+        """The maker of a part."""
+        reason = self.pipeline.missing.get(part.name)
+        if reason is not None or not len(self.pipeline.feeds[part.name]):
+            raise ModelError(
+                f"{part.name} can't be run, so no variant of it can be compared with float:"
+                f" {reason or 'the pipeline never reaches it'}."
+            )
+        calibration, compared = self.split(part)
+        return VariantMaker(
+            part, calibration, Reference(part, compared, self.threads), self.threads, self.seconds
+        )
+
+
+class _Run:
+    """Makes all variants of all parts in a staged folder."""
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        makers: _Makers,
+        staged: Path,
+        wanted: Mapping[str, tuple[Variant, ...]],
+        *,
+        auto: bool,
+        tell: Progress,
+    ) -> None:
+        self.folder, self.makers, self.staged, self.wanted = folder, makers, staged, wanted
+        self.auto, self.tell = auto, tell
+        self.chosen: dict[str, str] = {}
+
+    def all(self) -> list[Trial]:
+        """Every variant of every part; raises where a part can't be written at all."""
+        trials: list[Trial] = []
+        count = sum(len(row) for row in self.wanted.values())
+        for part in self.folder.parts:
+            trials += self._of(part, len(trials), count)
+        if not any(trial.holds for trial in trials):
+            why = "; ".join(f"{one.part.name} {one.variant.name}: {one.reason}" for one in trials)
+            raise OutputError(f"No variant of {self.folder.root} holds, so nothing was written: {why}")
+        return trials
+
+    def _of(self, part: Part, done: int, count: int) -> list[Trial]:
+        target = self.staged / beside.folder_of(self.folder, part, keep=self.auto)
+        target.mkdir(parents=True, exist_ok=True)
+        try:
+            maker = self.makers.of(part)
+        except ModelError as error:
+            rows = [v for v in self.wanted[part.name] if not v.is_float]
+            missed = [Trial(part, one, reason=str(error)) for one in rows]
+            return [*missed, self._float(part, target, None)]
+        found: list[Trial] = []
+        for number, variant in enumerate(self.wanted[part.name]):
+            self.tell(f"{part.stem} {variant.name}", done + number, count)
+            if variant.is_float:
+                found.append(self._float(part, target, maker))
+            else:
+                found.append(maker.make(variant, target / f"{part.stem}{variant.suffix}.onnx"))
+        return self._best(part, found, target, maker) if self.auto else found
+
+    def _float(self, part: Part, target: Path, maker: VariantMaker | None) -> Trial:
+        """The float part itself."""
+        copied = beside.copy_model(part, target)
+        trial = Trial(part, FP32, copied, part.bytes)
+        if maker is None or not maker.seconds:
+            return trial
+        taken = footprint(copied, maker.reference.feeds[-1], part.inputs, maker.threads)
+        return replace(trial, memory_bytes=taken.memory_bytes, load_seconds=taken.load_seconds)
+
+    def _best(self, part: Part, found: list[Trial], target: Path, maker: VariantMaker) -> list[Trial]:
+        """Keep the smallest variant that holds and is not slower than float, under the part's own name."""
+        held = sorted((one for one in found if one.holds), key=lambda one: one.bytes)
+        quick = [one for one in held if one.speed is None or one.speed.value >= NOT_SLOWER]
+        if not held:
+            self.chosen[part.name] = FP32.name
+            return [*found, self._float(part, target, maker)]
+        best = (quick or held)[0]
+        self.chosen[part.name] = best.variant.name
+        kept = []
+        for one in found:
+            if one is best and one.file is not None:
+                kept.append(replace(one, file=beside.renamed(one.file, target / f"{part.stem}.onnx")))
+            elif one.holds and one.file is not None:
+                beside.remove(one.file)
+                kept.append(
+                    replace(one, file=None, reason=f"{best.variant.name} was chosen ({one.figures[0]})")
+                )
+            else:
+                kept.append(one)
+        return kept
+
+
+def _result(run: _Run, trials: Sequence[Trial], target: Path, given: FolderData) -> FolderResult:
+    notes: list[str] = []
+    if given.made_up:
+        notes.append(
+            "no data: inputs are made up, and prompts sampled from the model itself; give data to calibrate"
+            " with, and for figures that mean more"
+        )
+    elif len(given.samples) == 1:
+        notes.append("one sample alone serves for calibration and for comparing; give more")
+    known = [part for part in run.folder.parts if part.role is Role.MODEL]
+    if known:
+        notes.append(f"taken as plain models: {', '.join(part.name for part in known)}")
+    placed = [
+        replace(one, file=one.file.relative_to(run.staged)) if one.holds and one.file is not None else one
+        for one in trials
+    ]
+    return FolderResult(
+        run.folder.root,
+        target,
+        run.folder.parts,
+        tuple(placed),
+        run.chosen,
+        given.described,
+        copied=beside.copy_files(run.folder, run.staged),
+        left_out=tuple(path.relative_to(run.folder.root).as_posix() for path in run.folder.left_out),
+        notes=tuple(notes),
+    )
+
+
+def _describe(staged: Path, result: FolderResult) -> None:
+    """Write the manifest and the card, and what transformers.js has to know of the models."""
+    beside.tell_about_weights(staged, result.written)
+    data = result.to_dict()
+    manifest = {**versions(), **data}
+    (staged / MANIFEST).write_text(json.dumps(manifest, indent=2, default=str) + "\n", encoding="utf-8")
+    (staged / "README.md").write_text(folder_card(data, manifest), encoding="utf-8")

@@ -1,0 +1,167 @@
+"""What data means for a folder: texts by its tokenizer, images by its preprocessing, or arrays by name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo.data.images.decoding import SUFFIXES as IMAGE_SUFFIXES
+from octavo.data.images.preprocessing import standardized
+from octavo.data.readers import source_of
+from octavo.data.readers.image_files import images, images_below
+from octavo.data.readers.text_files import SUFFIXES as TEXT_SUFFIXES
+from octavo.data.readers.text_files import Text, encode, lines, open_tokenizer, tokenizer_file
+from octavo.errors import DataError, RecipeError, closest
+from octavo.folders.discovery import ModelFolder
+from octavo.folders.feed_store import Array
+from octavo.folders.parts import IDS, PIXELS, Part
+from octavo.model.files import io
+from octavo.model.graph import query
+from octavo.model.runtime.samples import make
+
+Sample = dict[str, Array]
+MAX_SAMPLES = 24  # run through the pipeline, where no number is given
+MADE_UP = 6  # samples, where there is no data
+MAX_LENGTH = 128  # tokens of a text
+_FEWEST_TOKENS = 2  # that made-up texts are drawn from, where neither configuration nor model says how many
+
+
+@dataclass(frozen=True)
+class FolderData:
+    """Samples for the first parts of a pipeline."""
+
+    samples: tuple[Sample, ...]
+    made_up: bool  # there was no data
+    described: str
+
+
+def folder_data(
+    folder: ModelFolder,
+    data: Any,
+    *,
+    samples: int | None = None,
+    tokenizer: str | Path | None = None,
+    max_length: int | None = None,
+    column: str | None = None,
+) -> FolderData:
+    """Return the samples that a pipeline starts with."""
+    if data is None:
+        return FolderData(tuple(_made_up(folder)), True, "made-up inputs")
+    limit = samples or MAX_SAMPLES
+    if isinstance(data, Mapping):
+        rows = [list(itertools.islice(_of_part(folder, name, one), limit)) for name, one in data.items()]
+        found = [
+            {name: value for sample in row for name, value in sample.items()}
+            for row in zip(*rows, strict=False)
+        ]
+    else:
+        found = list(itertools.islice(_read(folder, data, tokenizer, max_length, column), limit))
+    if not found:
+        raise DataError("The data holds no sample; give at least one.")
+    where = f" of {data}" if isinstance(data, str | Path) else ""
+    return FolderData(tuple(found), False, f"{len(found)} sample{'s' * (len(found) > 1)}{where}")
+
+
+def _read(
+    folder: ModelFolder, data: Any, tokenizer: str | Path | None, max_length: int | None, column: str | None
+) -> Iterator[Sample]:
+    path = Path(data) if isinstance(data, str | Path) else None
+    if isinstance(data, Text):
+        yield from _texts(data.texts, data.tokenizer, data.max_length, data.column)
+    elif path is not None and path.suffix.lower() in TEXT_SUFFIXES:
+        place = Path(tokenizer) if tokenizer is not None else folder.tokenizer
+        if place is None:
+            raise DataError(
+                f"{path} holds texts, and {folder.root} has no tokenizer.json; give a tokenizer, or arrays."
+            )
+        yield from _texts(path, place, max_length, column)
+    else:
+        yield from _arrays(folder, data)
+
+
+def _texts(texts: Any, tokenizer: Path, max_length: int | None, column: str | None) -> Iterator[Sample]:
+    file = tokenizer_file(tokenizer)
+    loaded = open_tokenizer(file)
+    loaded.no_padding()
+    loaded.enable_truncation(max_length or MAX_LENGTH)
+    for _, line in lines(texts, column):
+        (found,) = encode(loaded, [line], file)
+        if found.ids:
+            yield {
+                "input_ids": np.array([found.ids], np.int64),
+                "attention_mask": np.array([found.attention_mask], np.int64),
+                "token_type_ids": np.array([found.type_ids], np.int64),
+            }
+
+
+def _arrays(folder: ModelFolder, data: Any) -> Iterator[Sample]:
+    """Samples of the first part that takes data, whatever their reader."""
+    part = next((one for one in folder.parts if not one.past), folder.parts[0])
+    path = Path(data) if isinstance(data, str | Path) else None
+    is_image = path is not None and (
+        path.suffix.lower() in IMAGE_SUFFIXES or (path.is_dir() and bool(images_below(path)))
+    )
+    if is_image:
+        part = next((one for one in folder.parts if set(one.input_names) & set(PIXELS)), part)
+        data = _images(folder, path)
+    yield from (dict(sample) for sample in source_of(data, part.inputs).portion())
+
+
+def _images(folder: ModelFolder, path: Any) -> Any:
+    """Images as ``preprocessor_config.json`` says."""
+    mean, std = folder.config.get("image_mean"), folder.config.get("image_std")
+    if not (isinstance(mean, list) and isinstance(std, list)):
+        return images(path)
+    return images(path, preprocess=standardized(None, tuple(map(float, mean)), tuple(map(float, std))))
+
+
+def _of_part(folder: ModelFolder, name: str, data: Any) -> Iterator[Sample]:
+    part = find_part(folder, name)
+    if isinstance(data, str | Path) and Path(data).suffix.lower() in TEXT_SUFFIXES:
+        return _read(folder, data, None, None, None)
+    return (dict(sample) for sample in source_of(data, part.inputs).portion())
+
+
+def find_part(folder: ModelFolder, name: str) -> Part:
+    """Return the part of this name, or of this file name."""
+    for part in folder.parts:
+        if name in (part.name, part.stem):
+            return part
+    known = [part.name for part in folder.parts]
+    raise RecipeError(f"{folder.root} has no part {name!r}{closest(name, known) or '.'} It has {known}.")
+
+
+def _made_up(folder: ModelFolder) -> Iterator[Sample]:
+    """Inputs that fit, for a folder that comes without data: random tokens, values near zero."""
+    vocabulary = _vocabulary(folder)
+    for seed in range(MADE_UP):
+        rng = np.random.default_rng(seed)
+        sample: Sample = {}
+        for part in folder.parts:
+            own = [spec for spec in part.inputs if spec not in part.past and spec.name not in sample]
+            if not part.role.generates:
+                sample.update(make(own, seed, {}))
+        for name in IDS:
+            if name in sample:
+                sample[name] = rng.integers(0, vocabulary, sample[name].shape).astype(sample[name].dtype)
+        if not sample:
+            sample = {"input_ids": rng.integers(0, vocabulary, (1, 1)).astype(np.int64)}
+        yield sample
+
+
+def _vocabulary(folder: ModelFolder) -> int:
+    """How many tokens there are: rows of the table that ids are looked up in, or as configured."""
+    for part in folder.parts:
+        model = io.load(part.path)
+        for value in model.graph.inputs:
+            for node in query.readers(value) if value.name in IDS else ():
+                table = query.constant(node.inputs[0])
+                if query.is_op(node, "Gather") and table is not None:
+                    return int(table.shape.numpy()[0])
+    words = folder.config.get("vocab_size")
+    return words if isinstance(words, int) and words > 1 else _FEWEST_TOKENS

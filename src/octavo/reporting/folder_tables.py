@@ -1,0 +1,74 @@
+"""The variants of a model folder as a table and as a card: bytes, fidelity, speed, memory, load time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.reporting.figures import speed_text
+from octavo.reporting.text import clean, columns, escaped, markdown_table, notes_markdown, size
+
+_HEAD = ("part", "variant", "size", "of float", "fidelity", "speed", "memory", "load")
+
+
+def folder_table(data: Mapping[str, Any]) -> str:
+    """Return what was written and what was refused, as text."""
+    parts = [
+        f"{clean(part['name'])}: {part['role']}, {size(part['bytes'])}" for part in data["parts"]
+    ]  # fmt: skip
+    found = ["\n".join(parts), columns([_cells(row) for row in _written(data)], _HEAD)]
+    refused = _refused(data)
+    if refused:
+        found.append("not written:\n" + "\n".join(f"  {line}" for line in refused))
+    if data["chosen"]:
+        chosen = ", ".join(f"{clean(part)} {variant}" for part, variant in data["chosen"].items())
+        found.append(f"chosen: {chosen}")
+    found += [clean(note, 1000) for note in data["notes"]]
+    return "\n\n".join(part for part in found if part)
+
+
+def folder_card(data: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
+    """Return a card of the folder in Markdown."""
+    title = clean(str(data["output"])).rstrip("/").rpartition("/")[2]
+    parts = [
+        f"# {escaped(title)}",
+        f"Variants of an ONNX model, made by Octavo {manifest['octavo']}. Each was loaded, run beside"
+        f" float and timed on {escaped(data['data'])}; one that is too far from float is not here.",
+        markdown_table([_cells(row) for row in _written(data)], _HEAD),
+        "Fidelity is the distance from the float part: KL divergence of its probabilities in nats with the"
+        " share of equal first choices, the cosine of its vectors, or the signal-to-noise ratio of its worst"
+        " output. Speed is a multiple of float's in CPU time on the machine that made the variants.",
+    ]
+    if refused := _refused(data):
+        parts += ["## Not here", "\n".join(f"- {escaped(line)}" for line in refused)]
+    parts += notes_markdown(data["notes"])
+    versions = ", ".join(f"{name} {one}" for name, one in manifest["versions"].items())
+    return "\n\n".join([*parts, f"Versions: {versions}."]) + "\n"
+
+
+def _written(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in data["variants"] if row["refused"] is None]
+
+
+def _cells(row: Mapping[str, Any]) -> Sequence[str]:
+    share = row["bytes"] / max(row["float_bytes"], 1)
+    load = row["load_seconds"]
+    return (
+        row["part"],
+        row["variant"],
+        size(row["bytes"]),
+        f"{share:.2f} ×",
+        row["fidelity"] or "float",
+        speed_text(row["speed"]) if row["speed"] else "–",
+        size(row["memory_bytes"]) if row["memory_bytes"] is not None else "–",
+        f"{load:.2f} s" if load is not None else "–",
+    )
+
+
+def _refused(data: Mapping[str, Any]) -> list[str]:
+    found = []
+    for row in data["variants"]:
+        if row["refused"] is not None:
+            nearest = f"; the nearest that holds is {row['nearest']}" if row["nearest"] else ""
+            found.append(f"{clean(row['part'])} {row['variant']}: {clean(row['refused'], 600)}{nearest}")
+    return found

@@ -1,0 +1,37 @@
+"""``octavo quantize FOLDER``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from folders.small_folders import text_encoder, texts
+
+from octavo.cli.main import main
+
+
+def test_a_folder_is_quantized_in_variants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, data = text_encoder(tmp_path / "source"), texts(tmp_path / "t.txt")
+    command = ["quantize", str(source), "-o", str(tmp_path / "out"), "--data", str(data), "--threads", "1"]
+    assert main([*command, "--variants", "q8", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["kind"] == "folder" and answer["variants"][0]["file"] == "onnx/model_quantized.onnx"
+    assert main([*command, "--variants", "q8,q2", "--min-cosine", "0.99"]) == 1
+    shown = capsys.readouterr()
+    assert "q2: cosine" in shown.out and "requested, and not written: model q2" in shown.err
+
+
+def test_flags_of_models_and_of_folders_are_kept_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = text_encoder(tmp_path / "source")
+    assert main(["quantize", str(source), "-o", str(tmp_path / "out"), "--weights", "int4"]) == 2
+    assert "--variants" in capsys.readouterr().err
+    assert main(["quantize", str(source)]) == 2
+    assert "-o OUT" in capsys.readouterr().err
+    model = str(source / "model.onnx")
+    assert main(["quantize", model, "-o", str(tmp_path / "m.onnx"), "--variants", "q8"]) == 2
+    assert "not a folder" in capsys.readouterr().err
+    assert main(["quantize", str(source), "-o", str(tmp_path / "out"), "--part", "model"]) == 2
+    assert "PART=NAMES" in capsys.readouterr().err
