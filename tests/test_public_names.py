@@ -18,14 +18,15 @@ PACKAGES = ("octavo", "octavo.quantization", "octavo.evaluation")  # what docume
 
 PUBLIC = [
     "Auto", "Bench", "Comparison", "DataError", "Demands", "Diagnosis", "Distribution", "DynamicScheme",
-    "Entropy", "Evaluation", "FP8", "IsolationError", "Lint", "MSE", "MinMax", "ModelError",
+    "Entropy", "Evaluation", "FP8", "FolderResult", "IsolationError", "Lint", "MSE", "MinMax", "ModelError",
     "OctavoError", "OutputError", "Override", "PerBlock", "PerChannel", "PerTensor", "Percentile",
     "Placement", "Plan", "PrepareOptions", "Prepared", "Proposal", "QParams", "Recipe", "RecipeError",
     "Result", "Scheme", "Stats", "Style", "TableError", "TaskCheck", "Tuned", "W4", "W4A16",
     "W8", "W8A16", "W8A8",
     "__version__", "arrays", "bench", "calibrate", "compare", "convert_qat", "doctor", "emit", "evaluate",
     "images", "inspect", "isolated", "lint", "load_stats", "metric", "plan", "prepare", "preprocessing",
-    "preset", "propose", "quantize", "random_data", "ready", "report", "save_stats", "text", "tune",
+    "preset", "propose", "quantize", "quantize_folder", "random_data", "ready", "report", "save_stats",
+    "text", "tune",
 ]  # fmt: skip
 
 
