@@ -19,6 +19,7 @@ help:
 	@echo "make test-zoo       run the tests that need the models of ZOO=$(ZOO)"
 	@echo "make test-browser   run the tests of the report's page; on Debian it installs Chromium first"
 	@echo "make test-clients   run projects that quantize with onnxruntime.quantization on Octavo instead"
+	@echo "make test-web       load variants of model folders with transformers.js in Node and in Chromium (needs npm)"
 	@echo "make test-matrix    run the drop-in's tests with each supported release of onnxruntime and onnx"
 	@echo "make fuzz           fuzz every reader for SECONDS=60 with JOBS=2 workers"
 	@echo "make lint           ruff, mypy and the import layers"
@@ -74,6 +75,18 @@ test-browser: $(VENV)/.dev
 
 test-clients:
 	$(PYTHON) tests/clients/run.py $(CLIENTS)
+
+# Packages of npm, in a folder that is not part of the project; their install scripts are not run.
+.web/.installed:
+	@mkdir -p .web
+	@if command -v npm >/dev/null; then \
+		npm install --silent --no-audit --no-fund --ignore-scripts --prefix .web '@huggingface/transformers@^4' onnxruntime-web && touch $@; \
+	else echo "npm is not installed; the tests of web clients are skipped"; fi
+
+.PHONY: test-web
+test-web: $(VENV)/.dev .web/.installed
+	$(BIN)/python -m pytest tests/web -rs $(PYTEST_ARGS)
+	@$(BIN)/python tests/web/clients.py
 
 test-matrix:
 	$(PYTHON) scripts/test_matrix.py $(MATRIX_ARGS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from octavo import api
 from octavo.emission.bnb4 import with_nf4_weights
 from octavo.errors import OctavoError
 from octavo.evaluation.timing.bench import bench
+from octavo.evaluation.timing.footprint import footprint
 from octavo.evaluation.timing.latency import Ratio
 from octavo.folders.feed_store import StoredFeeds
 from octavo.folders.fidelity import Figure, Reference
@@ -103,20 +104,24 @@ class VariantMaker:
         """The trial with its speed, memory and load time."""
         if trial.file is None or not self.seconds:
             return trial
+        feed = self.reference.feeds[-1]
         found = bench(
             self.part.path,
             trial.file,
-            [self.reference.feeds[-1]],
+            [feed],
             threads=self.threads,
             seconds=self.seconds,
             clock="cpu",
             profile=False,
+            memory=False,
         )
-        other = found.models[1]
-        return Trial(
-            trial.part, trial.variant, trial.file, trial.bytes, trial.figures, found.ratio,
-            other.memory_bytes, other.load_seconds, trial.way,
-        )  # fmt: skip
+        taken = footprint(trial.file, feed, self.part.inputs, self.threads)
+        return replace(
+            trial,
+            speed=found.ratio,
+            memory_bytes=taken.memory_bytes,
+            load_seconds=taken.load_seconds,
+        )
 
 
 def _files_of(path: Path) -> tuple[Path, Path]:
