@@ -444,6 +444,10 @@ CASES = [
     Case("OCT601", "unknown operator", lambda: unknown("Frobnicate"), lambda: unknown("Abs"), runs=False),
     Case("OCT602", "Conv without QuantizeLinear behind it", lambda: conv(out_q=False), conv),
     Case("OCT602", "Gemm with a float bias", lambda: gemm(float_bias=True), gemm),
+    Case("OCT701", "weight beyond 65504", lambda: half_weight(np.inf), lambda: half_weight(1.0)),
+    Case("OCT702", "vanished constant", lambda: half_root(1e-7), lambda: half_root(1e-3)),
+    Case("OCT703", "scales of Resize", lambda: half_resize(True), lambda: half_resize(False), runs=False),
+    Case("OCT704", "there and back", lambda: half_casts(True), lambda: half_casts(False)),
 ]  # fmt: skip
 
 
@@ -474,3 +478,40 @@ def unknown(op: str) -> onnx.ModelProto:
     """An operator that may not exist."""
     net = Net()
     return net.done(net.op(op, ["x"], "y"), [4, C], [4, C])
+
+
+HALF, FLOAT = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+
+
+def half_weight(largest: float) -> onnx.ModelProto:
+    """A product in float16 whose weight holds this number."""
+    net = Net()
+    weight = np.ones((C, C), np.float16)
+    weight[0, 0] = largest
+    x = net.op("Cast", ["x"], "x16", to=HALF)
+    y = net.op("MatMul", [x, net.const("w16", weight)], "y16")
+    return net.done(net.op("Cast", [y], "y", to=FLOAT), [4, C], [4, C])
+
+
+def half_root(small: float) -> onnx.ModelProto:
+    """The root of a sum with a small number in float16."""
+    net = Net()
+    x = net.op("Abs", [net.op("Cast", ["x"], "x16", to=HALF)], "abs16")
+    total = net.op("Add", [x, net.const("small", np.float16(small))], "sum16")
+    return net.done(net.op("Cast", [net.op("Sqrt", [total], "root")], "y", to=FLOAT), [4, C], [4, C])
+
+
+def half_resize(faulty: bool) -> onnx.ModelProto:
+    """A Resize whose scales are float16, which no opset has."""
+    net = Net()
+    scales = net.const("scales", np.array([1, 1, 2, 2], np.float16 if faulty else np.float32))
+    return net.done(net.op("Resize", ["x", "", scales], "y"), [1, 4, 4, 4], [1, 4, 8, 8])
+
+
+def half_casts(faulty: bool) -> onnx.ModelProto:
+    """Two Casts between float operators."""
+    net = Net()
+    x = net.op("Relu", ["x"], "relu")
+    if faulty:
+        x = net.op("Cast", [net.op("Cast", [x], "there", to=HALF)], "back", to=FLOAT)
+    return net.done(net.op("Neg", [x], "y"), [4, C], [4, C])

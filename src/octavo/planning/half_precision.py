@@ -197,7 +197,7 @@ class _Compute:
             reason = lossy(content, self.float_type)
             if reason is None:
                 continue
-            if _is_mask(content) and _reaches_softmax(node):
+            if _is_mask(content) and reaches_softmax(node):
                 self.masks[value.name or ""] = None
             else:
                 return f"constant {value.name}: {reason}"
@@ -259,10 +259,10 @@ def _is_mask(content: npt.NDArray[Any]) -> bool:
 
 def _masks_reach(found: Range, node: ir.Node) -> bool:
     """Whether a tensor is as low as it is because a mask is in it, and high values are ordinary."""
-    return found.low <= MASK_LIMIT * 10 and found.high <= -MASK_LIMIT and _reaches_softmax(node)
+    return found.low <= MASK_LIMIT * 10 and found.high <= -MASK_LIMIT and reaches_softmax(node)
 
 
-def _reaches_softmax(node: ir.Node) -> bool:
+def reaches_softmax(node: ir.Node) -> bool:
     """Whether a value of this node ends in a Softmax by way of operators that carry masks."""
     todo, seen = [node], {node}
     while todo and len(seen) < _MASK_DEPTH:

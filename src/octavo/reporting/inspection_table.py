@@ -20,7 +20,7 @@ def inspection_table(inspection: Inspection) -> str:
         ["opset", f"{inspection.opset} (IR version {inspection.ir_version})"],
         ["quantized", tally(inspection.quantized_ops) or "nothing"],
         ["float layers", tally(inspection.float_ops) or "none"],
-        ["weights", tally(inspection.weights) or "float"],
+        ["weights", tally(inspection.weights) or _float_types(inspection)],
         *([["compressed", f"{tally(inspection.stored)}, dequantized at load"]] if inspection.stored else []),
         ["activations", tally(inspection.activations) or "float"],
         ["all nodes", tally(inspection.op_types)],
@@ -35,3 +35,9 @@ def inspection_table(inspection: Inspection) -> str:
     if parts:
         blocks.append(columns(parts, ["part", "tensors", "size", "share"]))
     return "\n\n".join(blocks)
+
+
+def _float_types(inspection: Inspection) -> str:
+    """The float types of weights, the one that holds most first: ``float16`` alone in a converted model."""
+    floats = [part for part in inspection.parts if "float" in part.name and part.bytes]
+    return ", ".join(part.name for part in sorted(floats, key=lambda part: -part.bytes)) or "float"
