@@ -111,6 +111,14 @@ ALLOWED: dict[str, dict[str, str]] = {
     "evaluation/timing/profiler.py": {
         ".read_text()": "the profile that the runtime wrote", "onnx.load": "the model that the runtime wrote",
     },
+    "folders/beside.py": {
+        "shutil.copyfile": "regular files of the folder, into the staged output",
+        ".write_text()": "config.json of the staged output", ".unlink()": "a model of the staged output",
+    },
+    "folders/feed_store.py": {"np.savez": "samples of the run", "np.load": "the same, without pickle"},
+    "folders/making.py": {".unlink()": "a variant of the staged output that does not hold"},
+    "folders/run.py": {".write_text()": "manifest and card of the staged output"},
+    "folders/staging.py": {"shutil.rmtree": "the staged output, and the one that it replaces"},
     "model/prepare/shapes.py": {
         "onnx.load": "the answer of the process", ".write_bytes()": "the request to it",
         "subprocess.run": "shape inference of onnx in a process of its own, as it may crash",

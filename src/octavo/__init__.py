@@ -16,6 +16,7 @@ Quick start::
 
 Quantize
     quantize      quantize a model, with data or without
+    quantize_folder    variants of all parts of a model folder, each compared with float
     tune          the same, and return every way that was tried
     convert_qat   turn a model trained with fake quantization into one that computes with integers
     plan          what would be quantized, and what would stay in float and why
@@ -33,7 +34,8 @@ Measure and explain
     report        results on one HTML page
 
 What they give
-    Result, Plan, Prepared, Stats, QParams, Tuned, Evaluation, Bench, Comparison, Proposal, Diagnosis, Lint
+    Result, Plan, Prepared, Stats, QParams, Tuned, Evaluation, Bench, Comparison, Proposal, Diagnosis, Lint,
+    FolderResult
 
 Data
     A path, an array, an iterable of ``{input name: array}``, an object with ``get_next()``, or one of

@@ -6,18 +6,18 @@ like that of a variant (``model_q4.onnx``) beside the file it was made from is a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from octavo.core import bounded
 from octavo.errors import ModelError
 from octavo.folders.parts import Part, Role, read_part
 from octavo.folders.variants import SUFFIXES
 
 MAX_PARTS = 64  # of one folder; the largest pipelines in use have a dozen
-_MAX_CONFIG = 64 << 20  # bytes of a configuration file
+_MOST_CONFIG = 64 << 20  # bytes of a configuration file
 _CONFIGS = ("config.json", "generation_config.json", "genai_config.json", "preprocessor_config.json")
 _BESIDE = (".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".bpe", ".md", ".yaml", ".yml")
 _PLAIN_NAMES = ("LICENSE", "NOTICE", "COPYING")
@@ -108,10 +108,8 @@ def _configuration(root: Path) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return a configuration file, which may come from anybody."""
     try:
-        if path.stat().st_size > _MAX_CONFIG:
-            raise ValueError("it is larger than 64 MiB")
-        read = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        read = bounded.read_json(path, _MOST_CONFIG)
+    except (OSError, ValueError) as error:
         raise ModelError(f"{path} can't be read as JSON: {error}. Mend it, or take it away.") from error
     if not isinstance(read, dict):
         raise ModelError(f"{path} holds a {type(read).__name__}, not the settings of a model.")

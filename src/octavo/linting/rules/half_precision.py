@@ -37,7 +37,7 @@ def overflowed(view: View) -> Iterator[Fault]:
         if np.any(wrong) and not is_mask:
             yield Fault(
                 name(node),
-                f"{int(wrong.sum())} of {values.size} values of {tensor.name} are not finite: nor is the result",
+                f"{int(wrong.sum())} of {values.size} values of {tensor.name} are not finite",
                 "convert the float32 model again and leave this constant in float32, as --float fp16 does",
             )
 
