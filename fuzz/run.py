@@ -82,6 +82,9 @@ def _engine(wanted: str) -> str:
     return "atheris" if importlib.util.find_spec("atheris") is not None else "random"
 
 
+SLOW = ("quantize", "choose", "compare", "weight_only")  # a model is quantized or run for each input
+
+
 def _here(names: tuple[str, ...], executions: int, seed: int) -> dict[str, Tally]:
     """A few of each harness in this process; a tenth as many where each quantizes a model."""
     tallies = {}
@@ -92,7 +95,7 @@ def _here(names: tuple[str, ...], executions: int, seed: int) -> dict[str, Tally
             lines.reset()
             campaign, tally = Campaign(name, load(name), lines=lines), Tally(starts=1)
             begun, used = time.monotonic(), time.process_time()
-            most = max(1, executions // 10) if name == "quantize" else executions
+            most = max(1, executions // 10) if name in SLOW else executions
             own.run(campaign, corpus(name), seed=seed, lines=lines, executions=most)
             tally.executions = campaign.executions
             tally.given, tally.cpu = time.monotonic() - begun, time.process_time() - used

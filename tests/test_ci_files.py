@@ -86,7 +86,7 @@ def test_where_a_deciding_stage_fails_the_others_are_skipped(ci: ModuleType) -> 
     assert [ci.is_failure(s, one) for s, one in zip(stages, found, strict=True)] == [True, True, False]
 
 
-def test_the_stages_begin_with_the_tests_and_fit_into_the_whole_time(ci: ModuleType) -> None:
+def test_the_stages_begin_with_the_tests_and_the_lint(ci: ModuleType) -> None:
     assert [stage.name for stage in ci.STAGES if stage.decides] == ["tests", "lint"]
     assert [stage.decides for stage in ci.STAGES[:2]] == [True, True]
     assert "scripts/ci.py" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

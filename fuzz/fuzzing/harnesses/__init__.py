@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 CORPUS = Path(__file__).resolve().parents[2] / "corpus"
 NAMES = ("model", "external", "numpy_files", "statistics", "plan", "table", "recipe", "quantize", "pictures",
-         "labels", "report", "lint")  # fmt: skip
+         "labels", "report", "lint", "choose", "compare", "weight_only")  # fmt: skip
 
 
 class Harness(Protocol):

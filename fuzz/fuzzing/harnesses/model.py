@@ -9,12 +9,12 @@ from fuzzing import seeds as made
 from fuzzing.mutations import models
 from octavo.errors import OctavoError
 from octavo.model.files import io
-from octavo.model.graph import inspect
 from octavo.model.graph.normalize import normalize
+from octavo.reporting import inspection
 
 SCOPE = (
     "model/files", "model/graph/normalize.py", "model/graph/inline.py", "model/graph/scopes.py",
-    "model/graph/names.py", "model/graph/inspect.py",
+    "model/graph/names.py", "reporting/inspection.py",
 )  # fmt: skip
 SECONDS = 10.0
 
@@ -35,7 +35,7 @@ def one(data: bytes) -> None:
         loaded = io.load(data)
         for tensor in io.tensors(loaded):
             tensor.numpy()
-        inspect.inspect(loaded)
+        inspection.inspect(loaded)
         mark = io.fingerprint(loaded)
         again = io.load(io.to_bytes(loaded))
     except OctavoError:

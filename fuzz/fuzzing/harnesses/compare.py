@@ -1,0 +1,56 @@
+"""Comparison and evaluation: a mutated model beside the good one that it was made from, on either side."""
+
+from __future__ import annotations
+
+from random import Random
+from zlib import crc32
+
+from fuzzing import guard
+from fuzzing import seeds as made
+from fuzzing.mutations import models
+from octavo import api
+from octavo.comparison import compare
+from octavo.data.readers.random_samples import random_data
+from octavo.errors import OctavoError
+from octavo.evaluation import evaluate
+
+SCOPE = ("comparison", "evaluation/tasks/agreement.py", "evaluation/evaluator.py")
+SECONDS = 30.0
+
+
+def seeds() -> list[bytes]:
+    """Small valid models, and the same quantized."""
+    found = list(made.models())
+    for data in found[:3]:
+        try:
+            result = api.quantize(data, random_data(2), effort="plain", threads=1)
+        except OctavoError:
+            continue
+        found.append(api.io.to_bytes(result.model))
+    return found
+
+
+def mutate(data: bytes, chance: Random) -> bytes:
+    """A model with changed fields."""
+    return models.mutate(data, chance)
+
+
+def one(data: bytes) -> None:
+    """Compare with a good model, as float and as quantized."""
+    home = guard.folder()
+    source, good = home / "given.onnx", home / "good.onnx"
+    source.write_bytes(data)
+    good.write_bytes(made.models()[0])
+    way = crc32(data) % 4
+    samples = random_data(2)
+    try:
+        if way == 0:
+            compare(source, good, samples, threads=1)
+        elif way == 1:
+            compare(good, source, samples, threads=1)
+        elif way == 2:
+            evaluate(source, samples, "agreement", against=good, threads=1)
+        else:
+            evaluate(good, samples, "agreement", against=source, threads=1)
+    except OctavoError:
+        return
