@@ -54,7 +54,7 @@ def task_quantize(payload: Figures) -> Figures:
     octavo = import_octavo()
     evaluate = zoo_module(payload["zoo"], "evaluate")
     source = evaluate.model_path(payload["model"])
-    octavo.quantize(source, samples(payload), output=payload["output"], threads=1)
+    octavo.quantize(source, samples(payload), effort="plain", output=payload["output"], threads=1)
     return {"source": str(source)}
 
 

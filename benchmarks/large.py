@@ -107,7 +107,7 @@ def task_quantize(payload: Figures) -> Figures:
 
 def octavo_quantizer() -> Any:
     octavo = import_octavo()
-    return lambda source, output, feeds: octavo.quantize(source, feeds, output=output)
+    return lambda source, output, feeds: octavo.quantize(source, feeds, effort="plain", output=output)
 
 
 def stock_quantizer() -> Any:

@@ -124,7 +124,7 @@ def task_quantize(payload: Figures) -> Figures:
         octavo = import_octavo()
         verify = payload["tool"] == "octavo"
         with Meter(feeds) as meter:
-            octavo.quantize(source, feeds, output=output, threads=1, verify=verify)
+            octavo.quantize(source, feeds, effort="plain", output=output, threads=1, verify=verify)
     else:
         import_whole("onnxruntime.quantization")
         from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
