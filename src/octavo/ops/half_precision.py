@@ -25,6 +25,8 @@ WIDE_RESULTS = frozenset(
 # Parts of a normalization that is written out, behind its squares: their mean, a small constant, the root,
 # and the division by it.
 NORMALIZES_BY = frozenset({"ReduceMean", "Add", "Sqrt", "Reciprocal", "Div"})
+# Operators that a small constant keeps away from zero.
+UNDEFINED_AT_ZERO = frozenset({"Sqrt", "Reciprocal", "Div", "Log", "Pow"})
 # Operators that carry a mask from a constant to the scores that it hides.
 CARRIES_MASKS = frozenset(
     {

@@ -10,12 +10,11 @@ import onnx_ir as ir
 from octavo.linting.finding import Fault, Severity, rule
 from octavo.linting.view import View, name
 from octavo.model.graph import query
-from octavo.ops.half_precision import half_slots
+from octavo.ops.half_precision import UNDEFINED_AT_ZERO, half_slots
 from octavo.planning.half_precision import reaches_softmax
 
 _HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)  # below it a float16 loses bits
-_DIVIDED_BY = ("Sqrt", "Reciprocal", "Div", "Log", "Pow")  # what a small constant keeps away from zero
 
 
 def _half_constants(view: View) -> Iterator[tuple[ir.Node, int, ir.TensorProtocol]]:
@@ -50,7 +49,7 @@ def vanished(view: View) -> Iterator[Fault]:
             continue
         value = abs(float(tensor.numpy().astype(np.float32).reshape(-1)[0]))
         readers = [reader for out in node.outputs for reader in query.readers(out)]
-        if value < _SMALLEST_NORMAL and any(reader.op_type in _DIVIDED_BY for reader in readers):
+        if value < _SMALLEST_NORMAL and any(reader.op_type in UNDEFINED_AT_ZERO for reader in readers):
             yield Fault(
                 name(node),
                 f"its constant {tensor.name} is {value:.3g} in float16: where the sum is as small, the result"
