@@ -28,7 +28,7 @@ help:
 	@echo "make soak           500 quantizations in one process, then 200 that are killed: does anything grow or break?"
 	@echo "make load           8 processes at once, runs to one output, kills and faults: counted and printed"
 	@echo "make dist           wheel and source archive in dist/, built twice with the same bytes; digests, SBOM"
-	@echo "make test-install   the wheel of dist/ in empty environments: Python 3.10-3.13, lowest and newest needs"
+	@echo "make test-install   the wheel of dist/ in empty environments: Python 3.11-3.13, lowest and newest needs"
 	@echo "make sbom           what Octavo stands on, as CycloneDX in out/sbom.cdx.json"
 	@echo "make bench-rewrite  how the time to quantize grows with the graph"
 	@echo "make bench-large    memory needed for a model beyond 2 GB"
