@@ -130,7 +130,7 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     more: dict[str, Any] = {"prepare": None} if options.no_prepare else {}
     stats = _stats(options)
     if options.data is None and stats is None and options.plan is None and not flags_of(options):
-        console.note("no --data: ranges of activations are found while the model runs (dynamic quantization)")
+        console.note(f"no --data: {_without_data(options)}")
     result = octavo.quantize(
         options.model,
         data_of(options),
@@ -165,6 +165,16 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     return with_gates(_answer(result, written, verified=not options.no_verify), result.gates)
 
 
+def _without_data(options: argparse.Namespace) -> str:
+    """Say what the target's recipe does with activations where there is no data."""
+    from octavo.pipeline.request import RecipeRequest
+
+    recipe, _ = RecipeRequest.of(None, options.target, {}).resolve(static=False)
+    if recipe.activations is None:
+        return "weights alone are quantized, and activations stay in float"
+    return "ranges of activations are found while the model runs (dynamic quantization)"
+
+
 def _answer(result: Result, written: list[str], *, verified: bool) -> Answer:
     """What was tried, what was chosen, and what it is."""
     data: dict[str, Any] = {"written": written, "verified": verified, **result.to_dict()}
@@ -195,8 +205,8 @@ def _advise(options: argparse.Namespace, result: Result, console: Console) -> No
     is_small = result.bytes <= _SAVES * result.float_bytes
     if options.data is None and not flags_of(options) and options.plan is None and not is_small:
         console.note(
-            "most weights stay in float, as ranges that are found while the model runs pay off in few"
-            " operators of this model; give --data for static quantization"
+            "most weights stay in float, as few operators of this model gain without calibration; give --data"
+            " for static quantization"
         )
 
 
@@ -219,9 +229,12 @@ def _remark_speed(options: argparse.Namespace, result: Result, console: Console)
         return
     if options.data is not None or options.stats or options.table or options.plan or flags_of(options):
         return
-    if options.effort == "plain":
-        return
+    from octavo.pipeline.request import RecipeRequest
     from octavo.tuning.quick import quick_speed
+
+    _, sheet = RecipeRequest.of(None, options.target, {}).resolve(static=False)
+    if options.effort == "plain" or not sheet.runs_here:
+        return
 
     found = quick_speed(options.model, options.output, options.threads)
     if found is not None and found < 1:

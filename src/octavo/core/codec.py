@@ -22,44 +22,57 @@ import numpy as np
 
 from octavo.core import granularity as grain
 from octavo.core.qtypes import QType, qtype
+from octavo.core.option_text import options_of
 from octavo.core.scheme import METHODS, Method, all_methods
 from octavo.core.shown import has_default
 from octavo.errors import OctavoError, RecipeError, closest
 
 
 def method_text(method: Method) -> str | dict[str, Any]:
-    """``minmax``, ``percentile:99.99``, or a mapping where a method has more than one setting."""
-    name = method.name
-    changed = {
-        f.name: getattr(method, f.name)
-        for f in dataclasses.fields(method)
-        if getattr(method, f.name) != f.default
-    }
+    """``minmax``, ``percentile:99.99``, or a mapping where more than the first number is set."""
+    name, fields = method.name, dataclasses.fields(method)
+    changed = {f.name: getattr(method, f.name) for f in fields if getattr(method, f.name) != f.default}
     if not changed:
         return name
-    if list(changed) == ["percent"]:
-        return f"{name}:{changed['percent']}"
+    if list(changed) == [fields[0].name] and type(changed[fields[0].name]) in (int, float):
+        return f"{name}:{changed[fields[0].name]}"
     return {name: changed}
 
 
 def parse_method(data: Any, path: str = "") -> Method:
-    """Return a method from ``entropy``, ``percentile:99.9`` or ``{"minmax": {"average": true}}``."""
+    """Return a method from text or from ``{name: settings}``.
+
+    A number behind the name, as in ``percentile:99.9``, is the method's first setting; others are named:
+    ``minmax:average=yes``.
+    """
     name: Any
     settings: Any
     if isinstance(data, Mapping) and len(data) == 1:
         ((name, settings),) = data.items()
     else:
         _expect(isinstance(data, str), path, "a calibration method, by name or as {name: settings}", data)
-        name, _, number = data.partition(":")
-        settings = {"percent": number} if number else {}
+        name, _, text = data.partition(":")
+        settings = text
     known = METHODS if name in METHODS else all_methods()
     if name not in known:
         raise RecipeError(
             f"{_prefix(path)}{_shown(name)} is not a calibration method{closest(_text(name), known) or '.'}"
             f" Known: {', '.join(known)}."
         )
-    method: Method = decode(known[name], settings, _below(path, name))
+    kind = known[name]
+    if isinstance(settings, str):
+        settings = _settings(kind, settings, _below(path, name))
+    method: Method = decode(kind, settings, _below(path, name))
     return method
+
+
+def _settings(kind: type[Method], text: str, path: str) -> dict[str, Any]:
+    """Return the settings in the text behind a method's name: its first one, or named ones."""
+    first = next((field.name for field in dataclasses.fields(kind)), None)
+    if not text:
+        return {}
+    named = text if "=" in text or first is None else f"{first}={text}"
+    return options_of(path, kind, named.split(":"))
 
 
 def encode(value: Any) -> Any:

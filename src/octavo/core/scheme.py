@@ -1,7 +1,7 @@
 """A scheme says how one tensor is to be quantized; it holds no measured number.
 
 A calibration method is a value too: the settings by which a range is computed from the statistics of a
-tensor. The code is in ``octavo.calibration.methods``, found by class.
+tensor. The code is in ``octavo.calibration.methods``, found by the method's name.
 """
 
 from __future__ import annotations

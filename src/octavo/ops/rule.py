@@ -71,10 +71,14 @@ Role: TypeAlias = Act | Weight | Bias | Raw | Table
 
 @dataclass(frozen=True)
 class Out:
-    """A result with a range of its own; ``low, high`` where mathematics knows it."""
+    """A result with a range of its own; ``low, high`` where mathematics knows both ends."""
 
     low: float | None = None
     high: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.low is None) is not (self.high is None):
+            raise ValueError("A known range has both ends: give low and high, or neither.")
 
 
 @dataclass(frozen=True)

@@ -121,10 +121,14 @@ def refused_granularity(view: View) -> Iterator[Fault]:
 
 @rule("OCT506", _ERROR, "An operator is quantized that the target takes in float alone")
 def refused_operator(view: View) -> Iterator[Fault]:
-    """Operators that the datasheet refuses."""
+    """Operators that the datasheet refuses; one that only reads what a quantized neighbour made is float."""
     for node in view.nodes:
         reason = view.target.accepts.refused.get(node.op_type)
-        if reason is not None and any(dq_of(value) is not None for value in node.inputs[:2]):
+        if reason is None:
+            continue
+        reads = [dq_of(value) for value in node.inputs[:2]]
+        gives = any(is_q(one) for value in node.outputs for one in value.consumers())
+        if any(one is not None and (gives or is_stored(one)) for one in reads):
             yield Fault(name(node), reason, "leave it float: --exclude op:" + node.op_type)
 
 
