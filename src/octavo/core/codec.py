@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from octavo.core import granularity as grain
-from octavo.core.qtypes import QType, qtype
 from octavo.core.option_text import options_of
+from octavo.core.qtypes import QType, qtype
 from octavo.core.scheme import METHODS, Method, all_methods
 from octavo.core.shown import has_default
 from octavo.errors import OctavoError, RecipeError, closest
