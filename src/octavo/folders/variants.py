@@ -18,9 +18,9 @@ from octavo.errors import RecipeError, closest
 class Floor:
     """How far a variant may be from float; which of the figures counts depends on what the part gives.
 
-    ``kl`` is the mean Kullback-Leibler divergence of next-token (or class) probabilities in nats: the most
-    that log-perplexity can be expected to lose. ``cosine`` is the mean over vectors, ``sqnr_db`` the fidelity
-    of the worst output.
+    ``kl`` is the mean Kullback-Leibler divergence of next-token (or class) probabilities in nats: where
+    float's probabilities are those of the text, log-perplexity rises by that much. ``cosine`` is the mean
+    over vectors, ``sqnr_db`` the fidelity of the worst output.
     """
 
     kl: float
@@ -28,8 +28,9 @@ class Floor:
     sqnr_db: float
 
 
-# A perplexity of 1 %, 10 % and 50 % more than float's; directions within 3, 11 and 18 degrees; noise of 1 %,
-# 18 % and 32 % of the signal.
+# A perplexity 1 %, 10 %, 50 % and 100 % above float's, if the text were drawn from float's probabilities
+# (e**kl); directions within 3, 11, 18 and 26 degrees; noise of 1 %, 18 %, 32 % and 40 % of the signal. These
+# are judgements of what can still be used, not limits measured on models: --max-kl and the like replace them.
 NEARLY_EXACT = Floor(0.01, 0.999, 40.0)
 EIGHT_BITS = Floor(0.1, 0.98, 15.0)
 FOUR_BITS = Floor(0.4, 0.95, 10.0)
