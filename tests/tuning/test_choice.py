@@ -187,6 +187,7 @@ def test_what_runs_float_and_is_no_faster_is_said_to_break_the_promise() -> None
     reason = pick([replace(trial("compressed", 1.0, 40, 26), result=result)], Demands())[2]
     assert "no faster" in reason
     assert "no faster" not in pick([trial("static", 1.5, 40, 26)], Demands())[2]
+    assert "hardly faster than float" in pick([trial("static", 1.01, 40, 26)], Demands())[2]
 
 
 def test_a_trial_that_is_worth_less_than_the_float_model_is_refused() -> None:

@@ -141,6 +141,8 @@ def _promise(trial: Trial) -> str:
         )
     if trial.speed is not None and not trial.speed.is_known:
         return "; how fast it is could not be measured well on this machine"
+    if trial.speed is not None and speed(trial) < 1 + ALIKE:
+        return "; it is hardly faster than float: what is gained is its size"
     return ""
 
 
