@@ -5,9 +5,9 @@
     python scripts/ci.py --list
 
 The tests and the lint come first and decide: where one of them fails nothing else is started. A stage whose
-tests fail fails the run. A stage that needs something that can't be installed here is skipped, with the
-reason in the table; one that runs out of its time is reported as not finished. Neither fails the run: both
-say something about the machine. Needs Python alone; each stage sets up what it needs by the Makefile.
+tests fail, and fail again when it is run once more, fails the run. A stage that needs something that can't be
+installed here is skipped, with the reason in the table; one that runs out of its time is reported as not
+finished. Neither fails the run: both say something about the machine. Needs Python alone; each stage sets up what it needs by the Makefile.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _CHROMIUM = """.venv/bin/python tests/browser/chromium.py --find || {
     [ "$(id -u)" = 0 ] && apt-get update -q && apt-get install -q -y chromium </dev/null; }"""
 
 STAGES = (
-    Stage("tests", make("test", "PYTEST_ARGS=-m 'not zoo'"), 40, decides=True),
+    Stage("tests", make("test", "PYTEST_ARGS=-m 'not zoo' --ignore=tests/browser"), 40, decides=True),
     Stage("lint", make("lint"), 15, decides=True),
     Stage("docs, built strictly", make("docs"), 5, install=(make(".venv/.docs"),)),
     Stage("tests of the page, in Chromium", make("test-browser"), 5, install=(("sh", "-c", _CHROMIUM),)),
@@ -165,10 +165,21 @@ def run_stages(stages: Sequence[Stage]) -> list[Outcome]:
             found.append(Outcome(stage.name, SKIPPED, 0.0, f"{stopped} did not pass"))
             continue
         outcome = run_stage(stage, end - time.monotonic())
+        if outcome.state == FAILED and not stage.decides:
+            outcome = _again(stage, outcome, end)
         found.append(outcome)
         if stage.decides and outcome.state != PASSED:
             stopped = stopped or stage.name
     return found
+
+
+def _again(stage: Stage, first: Outcome, end: float) -> Outcome:
+    """Run a stage with processes and browsers of its own once more; the table tells that it failed before."""
+    second = run_stage(stage, end - time.monotonic())
+    if second.state != PASSED:
+        return first
+    note = f"second run: {second.note}; the first failed: {first.note}"
+    return Outcome(stage.name, PASSED, first.seconds + second.seconds, note)
 
 
 def is_failure(stage: Stage, outcome: Outcome) -> bool:

@@ -75,6 +75,13 @@ def test_a_stage_is_passed_failed_skipped_or_not_finished(
     assert "7 passed" in capfd.readouterr().out
 
 
+def test_a_stage_that_fails_once_is_run_again_and_the_table_says_so(ci: ModuleType, tmp_path: Path) -> None:
+    once = _shell(f"[ -e {tmp_path}/seen ] || {{ touch {tmp_path}/seen; echo '1 failed in 1.00s'; exit 1; }}")
+    (found,) = ci.run_stages([ci.Stage("page", once, 1)])
+    assert found.state == "passed"
+    assert "the first failed: 1 failed" in found.note
+
+
 def test_where_a_deciding_stage_fails_the_others_are_skipped(ci: ModuleType) -> None:
     stages = [
         ci.Stage("tests", _shell("exit 3"), 1, decides=True),
