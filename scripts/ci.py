@@ -7,7 +7,8 @@
 The tests and the lint come first and decide: where one of them fails nothing else is started. A stage whose
 tests fail, and fail again when it is run once more, fails the run. A stage that needs something that can't be
 installed here is skipped, with the reason in the table; one that runs out of its time is reported as not
-finished. Neither fails the run: both say something about the machine. Needs Python alone; each stage sets up what it needs by the Makefile.
+finished. Neither fails the run: both say something about the machine. Needs Python alone; each stage sets up
+what it needs by the Makefile.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import collections
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ZOO = Path(os.environ.get("OCTAVO_ZOO_DIR") or ROOT.parent / "shared" / "zoo")
 WHOLE = 45.0  # minutes for all stages; one that would begin later is skipped
 _GRACE = 10.0  # seconds between the request to end and the end
+_NOTE = 120  # characters of a note in the table
 _TAIL = 60  # lines of output that are kept, for the reason and for pytest's closing line
 _CLOSING = re.compile(r"\b\d+ (?:passed|failed|errors?)\b.* in [\d.]+s")
 
@@ -189,11 +190,10 @@ def is_failure(stage: Stage, outcome: Outcome) -> bool:
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """The table at the end: stage, state, time, and what to know of it."""
-    width = max(60, shutil.get_terminal_size((140, 24)).columns)
     lines = [f"{'stage':32} {'state':13} {'time':>8}  note"]
     for one in outcomes:
         clock = f"{one.seconds // 60:.0f}:{one.seconds % 60:02.0f}"
-        lines.append(f"{one.name:32} {one.state:13} {clock:>8}  {one.note}"[:width].rstrip())
+        lines.append(f"{one.name:32} {one.state:13} {clock:>8}  {one.note[:_NOTE]}".rstrip())
     return "\n".join(lines)
 
 

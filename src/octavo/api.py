@@ -6,6 +6,7 @@ much where a call says nothing. ``octavo quantize`` on the command line calls th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -378,7 +379,7 @@ def _is_file(given: Any) -> bool:
     """Whether an argument is the path of a file, or several, and not a name or what is read from there."""
     if isinstance(given, list | tuple):
         return all(map(_is_file, given))
-    return isinstance(given, str | Path) and Path(given).is_file()
+    return isinstance(given, str | Path) and os.path.isfile(given)  # noqa: PTH113 - False for names too long
 
 
 def convert_qat(

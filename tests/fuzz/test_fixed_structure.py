@@ -19,11 +19,11 @@ from octavo.core.qtypes import qtype
 from octavo.core.scheme import MSE, Entropy, Method, Percentile, Scheme
 from octavo.errors import DataError, ModelError
 from octavo.model.files import io
-from octavo.model.graph import inspect
 from octavo.model.graph.normalize import normalize
 from octavo.model.graph.schema import CONTRIB, LEAST_INPUTS
 from octavo.model.prepare import PrepareOptions, prepare
 from octavo.model.runtime import session
+from octavo.reporting.inspection import inspect
 
 WEIGHT = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
 ENDS = [tensor("x", [2, 8])], [tensor("y", [2, 8])]
@@ -73,7 +73,7 @@ def test_a_node_without_inputs_is_looked_at_with_care(alias: str) -> None:
         node("DequantizeLinear", ["a", "s"], ["d"]),
         node("Mul", ["a", "d"], ["y"]),
     ]
-    assert not inspect.inspect(io.load(model(nodes, *ENDS, {"s": np.float32(1)}))).weights
+    assert not inspect(io.load(model(nodes, *ENDS, {"s": np.float32(1)}))).weights
 
 
 @pytest.mark.parametrize("field", ["domain", "name", "input", "output", "attribute", "import"])

@@ -80,7 +80,7 @@ def paths_within(value: Any, depth: int = 0) -> Iterator[Path]:
         for field in dataclasses.fields(value):
             found = paths_within(held := getattr(value, field.name, None), depth + 1)
             is_word = isinstance(held, str) and field.name != "data"  # such as the name of a preset
-            yield from (path for path in found if not (is_word and path.is_dir()))
+            yield from (path for path in found if not (is_word and _is_folder(path)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,11 +96,18 @@ def _written(text: str | bytes) -> Iterator[Path]:
     if not name:
         return
     yield Path(name)
-    if glob.has_magic(name) and not Path(name).exists():
+    if glob.has_magic(name) and not os.path.exists(name):  # noqa: PTH110 - False for names too long
         yield from map(Path, glob.iglob(name, recursive=True))  # noqa: PTH207 - any pattern, also absolute
     module, colon, _ = name.rpartition(":")
     if colon:
         yield Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # such as a name that is too long
+        return False
 
 
 def is_same_file(left: Path, right: Path) -> bool:

@@ -116,7 +116,7 @@ def test_a_loop_does_not_get_what_it_would_compute_again() -> None:
 
 
 def test_no_more_goes_into_bodies_than_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subgraph_constants, "MOST", 20)  # integers and their scale, and no float weight
+    monkeypatch.setattr(subgraph_constants, "MAX_BYTES", 20)  # integers and their scale, and no float weight
     found = io.load(branches())
     subgraph_constants.sink(found)
     assert held(found)["graph"] == ["deep", "if", "own", "shared"]
