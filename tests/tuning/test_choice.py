@@ -96,8 +96,13 @@ def test_where_no_trial_will_do_the_reason_names_the_closest() -> None:
 
 
 def test_where_nothing_came_out_the_errors_are_told() -> None:
-    with pytest.raises(OutputError, match="a: it broke"):
-        pick([trial("a", 1, 1, error="it broke")], Demands())
+    with pytest.raises(OutputError, match=r"a: it broke\. b: it hung"):
+        pick([trial("a", 1, 1, error="it broke."), trial("b", 1, 1, error="it hung.")], Demands())
+
+
+def test_an_error_that_all_trials_share_is_told_once() -> None:
+    with pytest.raises(OutputError, match=r"^it is quantized already\.$"):
+        pick([trial(name, 1, 1, error="it is quantized already.") for name in "ab"], Demands())
 
 
 def score(value: float, higher: bool = True) -> Score:

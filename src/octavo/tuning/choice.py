@@ -124,12 +124,19 @@ def pick(
         return best, True, f"{best.name}: {words(best)}{_promise(best)}"
     ran = [trial for trial in trials if trial.error is None]
     if not ran:
-        listed = "; ".join(f"{trial.name}: {trial.error}" for trial in trials)
-        raise OutputError(f"No way of quantizing the model came out. {listed}")
+        raise OutputError(_errors(trials))
     faithful = [trial for trial in ran if demands.unfaithful(trial) is None]
     best = max(faithful, key=speed) if faithful else max(ran, key=_nearest)
     reason = missed(best, demands, unchanged)
     return best, False, f"no trial meets the requirements; the closest is {best.name}: {reason}"
+
+
+def _errors(trials: Sequence[Trial]) -> str:
+    """Return why no trial gave a model; a reason that all of them share is said once."""
+    if len({trial.error for trial in trials}) == 1:
+        return str(trials[0].error)
+    listed = " ".join(f"{trial.name}: {trial.error}" for trial in trials)
+    return f"No trial gave a model. {listed}"
 
 
 def _promise(trial: Trial) -> str:
