@@ -160,6 +160,12 @@ def test_comparing_with_a_float_model_is_refused() -> None:
         compare(layers(), layers(), feeds_for(layers()))
 
 
+def test_comparing_with_16_bit_floats_names_what_compares_them() -> None:
+    half = octavo.quantize(layers(), float_type="fp16:compute").model
+    with pytest.raises(octavo.ModelError, match=r"weights are float16\. evaluate with the task agreement"):
+        compare(layers(), half, feeds_for(layers()))
+
+
 def test_a_model_of_another_kind_is_refused_or_left_unmatched() -> None:
     other = octavo.quantize(convolutions(), feeds_for(convolutions()), effort="plain").model
     with pytest.raises(octavo.OctavoError):

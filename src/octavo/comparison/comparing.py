@@ -23,6 +23,7 @@ from octavo.data.feeds import Data
 from octavo.errors import ModelError
 from octavo.model.files import io
 from octavo.model.graph import query, recorded_recipe
+from octavo.model.prepare.kind import describe_kind
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -98,11 +99,18 @@ def _silent(phase: str, done: int, total: int | None) -> None:
 
 
 def _refuse_float(model: ir.Model) -> None:
-    if not query.classify(model).quantized:
+    if query.classify(model).quantized:
+        return
+    kind = describe_kind(model)
+    if kind is not None:
         raise ModelError(
-            f"{io.describe(model)} has no quantized operator to compare; give the float model first, then the"
-            " quantized one."
+            f"{io.describe(model)} has no quantized operator to compare: its {kind}. evaluate with the task"
+            " agreement compares the outputs of such models with float."
         )
+    raise ModelError(
+        f"{io.describe(model)} has no quantized operator to compare; give the float model first, then the"
+        " quantized one."
+    )
 
 
 def _refuse_quantized(model: ir.Model) -> None:
