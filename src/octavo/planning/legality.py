@@ -71,7 +71,7 @@ def accept(recipe: Recipe, target: Target) -> None:
         if scheme.qtype.name not in legal_types:
             raise RecipeError(
                 f"Target {name} does not take {scheme.qtype} {what}; choose"
-                f" {nearest(scheme.qtype, legal_types)}, or one of: {', '.join(legal_types)}."
+                f" {nearest(scheme.qtype, legal_types)}{_others(legal_types)}."
             )
     grain = str(recipe.weights.granularity).partition(":")[0]
     if grain not in target.accepts.granularities:
@@ -177,6 +177,10 @@ def check_tensors(entries: Mapping[Key, Entry], nodes: Iterable[ir.Node], recipe
                 continue
             if axis_of(role.axis, node) is not None:
                 _channels(*found[value.name], role, node)
+
+
+def _others(legal_types: Sequence[str]) -> str:
+    return f", or one of: {', '.join(legal_types)}" if len(legal_types) > 1 else ""
 
 
 def _activation(

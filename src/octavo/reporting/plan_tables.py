@@ -70,7 +70,10 @@ def plan_table(plan: Plan, *, tensors: bool = False) -> str:
         for (op_type, lowering), names in sorted(becomes.items(), key=lambda item: (-len(item[1]), item[0]))
     ]
     if rows:
-        blocks.append(columns(rows, ["nodes", "op type", "becomes", "names"]))
+        head = ["nodes", "op type", "becomes", "names"]
+        if not any(row[2] for row in rows):  # every operator stays what it is
+            rows, head = [[*row[:2], row[3]] for row in rows], [*head[:2], head[3]]
+        blocks.append(columns(rows, head))
     if plan.fused:
         blocks.append(fused_line(plan))
     if plan.skipped:

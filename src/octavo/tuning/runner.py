@@ -36,6 +36,7 @@ from octavo.tuning.task_check import TaskChecker
 from octavo.tuning.trial import Trial
 
 TIMED_TOGETHER = 4  # models that are timed in the seconds given; more take longer
+_TIMING = "time trials beside float, rounds done:"  # a phase that ends when the intervals are narrow
 
 
 @dataclass
@@ -182,7 +183,7 @@ class TrialRunner:
                 twins.setdefault(kernels, []).append(i)
         if not twins or self.deadline.is_over:
             return
-        self.run.progress("time", 0, None)
+        self.run.progress(_TIMING, 0, None)
         files = [self.file(self.trials[same[0]]) for same in twins.values()]
         first = [self.prepared.model] if self.unchanged.prepared is None else []
         try:
@@ -192,7 +193,7 @@ class TrialRunner:
                 timed_samples(self.split.held),
                 threads=self.threads,
                 seconds=min(seconds * max(1.0, len(files) / TIMED_TOGETHER), self.deadline.seconds_left),
-                progress=partial(self.deadline.checked(self.run.progress), "time"),
+                progress=partial(self.deadline.checked(self.run.progress), _TIMING),
                 note=self._note,
             )
         except OutOfTime:
