@@ -225,7 +225,7 @@ def _remark_speed(options: argparse.Namespace, result: Result, console: Console)
         best = result.choice.best
         if best is not None and best.speed is not None and best.speed.value < 1 and not best.runs_float:
             advice = "" if result.choice.met else "; --min-speed 0 takes what is small and close all the same"
-            console.note(f"slower than float on this machine: {best.speed.value:.2f} × its speed{advice}")
+            console.note(f"{_slower(best.speed.value)}{advice}")
         return
     if options.data is not None or options.stats or options.table or options.plan or flags_of(options):
         return
@@ -238,9 +238,12 @@ def _remark_speed(options: argparse.Namespace, result: Result, console: Console)
 
     found = quick_speed(options.model, options.output, options.threads)
     if found is not None and found < 1:
-        console.note(
-            f"slower than float on this machine: {found:.2f} × its speed; with --data other ways are tried"
-        )
+        console.note(f"{_slower(found)}; with --data other ways are tried")
+
+
+def _slower(speed: float) -> str:
+    how = "slower" if speed < 0.995 else "no faster"
+    return f"{how} than float on this machine: {speed:.2f} × its speed"
 
 
 def _files(output: str, began: float) -> list[str]:

@@ -150,6 +150,8 @@ class Demands:
     def _slow(self, trial: Trial) -> str | None:
         least = self.min_speed * (1 - ALIKE) if trial.runs_float and self.min_speed <= 1 else self.min_speed
         if trial.speed is not None and trial.speed.value < least:
+            if self.min_speed == 1:
+                return f"it is not faster than float ({trial.speed.value:.2f} × its speed)"
             return f"{trial.speed.value:.2f} × the speed of float is less than {self.min_speed:g}"
         return None
 
