@@ -242,6 +242,18 @@ def test_samples_are_counted_alike_in_one_file_and_in_several(tmp_path: Path) ->
     assert len(Feeds(tmp_path / "two", IMAGE, limit=40)) == 40
 
 
+def test_a_feed_counts_as_many_samples_as_its_batch() -> None:
+    def found(shape: tuple[str | int, ...], feed: Array, feeds: int) -> FingerprintedSamples:
+        specs = [InputSpec("x", np.dtype(np.float32), shape)]
+        return FingerprintedSamples([{"x": feed}] * feeds, specs)
+
+    batch = np.zeros((8, 4), np.float32)
+    assert found(("batch", 4), batch, 6).has(48)
+    assert not found(("batch", 4), batch, 6).has(49)
+    assert not found(("sequence", 4), batch, 6).has(7)
+    assert not found((8, 4), batch, 6).has(7)
+
+
 @pytest.mark.parametrize("shape", [("sequence", 4), ("T_frames", 4), ("samples",)])
 def test_a_file_of_a_folder_is_one_feed_where_its_first_axis_is_not_a_batch(
     shape: tuple[str | int, ...], tmp_path: Path

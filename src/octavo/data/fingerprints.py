@@ -17,6 +17,7 @@ import onnx_ir as ir
 from octavo.core.origin import MODULUS
 from octavo.data.feeds import MAX_UNCOUNTED, Data, Feeds, copied
 from octavo.data.plausibility import LOOKED_AT, Plausibility, inputs_near_one
+from octavo.data.readers.array_samples import is_batch
 from octavo.data.source import Specs
 from octavo.model.runtime.samples import specs_of
 
@@ -59,13 +60,28 @@ class FingerprintedSamples(Feeds):
             self._look(index, sample)
 
     def has(self, count: int) -> bool:
-        """Whether there are at least so many samples; data that can't be counted is taken to have them."""
+        """Whether there are at least so many samples; data that can't be counted is taken to have them.
+
+        A feed counts as many samples as its batch has.
+        """
         there = getattr(self.source, "sample_count", None)
         if there is None:
             there = self.length
-        if there is None and self.can_repeat:
-            there = sum(1 for _ in self.portion(0, count))
+        if self.can_repeat and (there is None or there < count):
+            there = 0
+            for feed in self.portion(0, count):
+                there += self._batch(feed)
+                if there >= count:
+                    break
         return there is None or there >= count
+
+    def _batch(self, feed: Mapping[str, npt.NDArray[Any]]) -> int:
+        """Return the samples in a feed: more than one where the model leaves the size of a batch open."""
+        shapes = {name: array.shape for name, array in feed.items()}
+        is_whole = all(spec.name in shapes for spec in self._specs)
+        if not self._specs or not is_whole or not is_batch(shapes, self._specs):
+            return 1
+        return max(1, int(shapes[self._specs[0].name][0]))
 
     def _look(self, index: int, sample: dict[str, npt.NDArray[Any]]) -> bytes:
         found = digest(sample)

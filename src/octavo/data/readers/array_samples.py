@@ -65,7 +65,7 @@ def cuts(shapes: Mapping[str, Shape], specs: Specs, where: str, *, whole: bool =
     for spec in specs:
         if spec.name not in shapes:
             raise DataError(f"{where} lacks the input {spec.name!r}.")
-    if whole and all(_fits(shapes[spec.name], spec) for spec in specs) and not _is_batch(shapes, specs):
+    if whole and all(_fits(shapes[spec.name], spec) for spec in specs) and not is_batch(shapes, specs):
         return Cuts(1, {spec.name: Cut("whole", 1) for spec in specs})
     found = {spec.name: _cut(shapes[spec.name], spec, where) for spec in specs}
     counts = {name: cut.count for name, cut in found.items() if cut.count is not None}
@@ -102,7 +102,7 @@ def _fits(shape: Shape, spec: InputSpec) -> bool:
     )
 
 
-def _is_batch(shapes: Mapping[str, Shape], specs: Specs) -> bool:
+def is_batch(shapes: Mapping[str, Shape], specs: Specs) -> bool:
     """Return whether the first axes of all arrays count the same samples, of a batch that is left open."""
     return len({shapes[spec.name][:1] for spec in specs}) == 1 and all(
         len(spec.shape) > 1 and not isinstance(spec.shape[0], int) and not _is_sequence(spec.shape[0])
