@@ -233,11 +233,11 @@ def test_it_fits_its_window_in_light_and_dark(visit: Open, scheme: str, width: i
 
 def test_it_prints_in_light_colours_with_every_chart(visit: Open) -> None:
     page = visit("one", color_scheme="dark")
-    page.set_viewport_size({"width": 794, "height": 1123})
-    page.wait_for_function("document.documentElement.scrollWidth <= 794", timeout=10_000)  # charts follow
     page.emulate_media(media="print", color_scheme="dark")
     page.wait_for_timeout(100)
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator(".chart").count() == page.locator(".chart canvas").count()
+    page.set_viewport_size({"width": 794, "height": 1123})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 794
     assert not page.locator("nav").is_visible()
     assert page.pdf()[:4] == b"%PDF"

@@ -20,6 +20,7 @@ function chart(label, option, { low = false, onclick = null } = {}) {
       if (onclick) entry.chart.on('click', onclick);
       new ResizeObserver(() => entry.chart.resize()).observe(node);
     }
+    entry.chart.resize(); // the page may have another width on paper
     entry.chart.setOption(entry.option(colours()), { notMerge: true });
   };
   charts.push(entry);
