@@ -34,7 +34,7 @@ MODULES = ("subprocess", "tempfile", "socket", "urllib", "http", "shelve", "mars
 # Where a kind of call may stand, and what bounds it there.
 ALLOWED: dict[str, dict[str, str]] = {
     # the loader of models
-    "model/files/mapped.py": {
+    "model/files/external.py": {
         ".open(mode)": "the file of a model or of its weights, opened after the checks of its kind and place",
         ".read_bytes()": "a file system without maps: the same file, read whole",
         "mmap.mmap": "the same file",

@@ -19,7 +19,7 @@ from octavo.cli.main import main
 from octavo.core.recipe import W8A8
 from octavo.errors import ModelError
 from octavo.model.files import io
-from octavo.model.graph.recorded_recipe import KEY, recorded
+from octavo.model.graph.meta import KEY, recorded
 
 
 def wide_range_net() -> onnx.ModelProto:

@@ -14,7 +14,7 @@ from octavo.reporting import inspection
 
 SCOPE = (
     "model/files", "model/graph/normalize.py", "model/graph/inline.py", "model/graph/scopes.py",
-    "model/graph/names.py", "reporting/inspection.py",
+    "model/graph/edit.py", "reporting/inspection.py",
 )  # fmt: skip
 SECONDS = 10.0
 

@@ -22,8 +22,8 @@ from octavo.core import scratch
 from octavo.data.feeds import Data
 from octavo.errors import ModelError
 from octavo.model.files import io
-from octavo.model.graph import query, recorded_recipe
-from octavo.model.prepare.kind import describe_kind
+from octavo.model.graph import meta, query
+from octavo.model.prepare.report import describe_kind
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -126,7 +126,7 @@ def _result(
     source: io.ModelSource, original: ir.Model, found: Matching, form: str, seen: PassSums
 ) -> Comparison:
     weights = weight_errors(found)
-    made_by = recorded_recipe.recorded(found.view.model)
+    made_by = meta.recorded_recipe(found.view.model)
     base = made_by if made_by is not None else base_recipe(found.view.model, weights.values())
     prepared = float_forms.prepared(source, 21) if query.opset(original) < 21 else original
     culprits = _culprits(found, seen, weights, Changes(prepared, base))

@@ -16,7 +16,7 @@ from octavo.calibration.observe.observations import GraphWriter, Observation
 from octavo.calibration.observe.subgraphs import observe_graph
 from octavo.comparison.signals import Numbers
 from octavo.model.files import io
-from octavo.model.files.mapped import MappedTensor
+from octavo.model.files.external import MappedTensor
 from octavo.model.files.serialize import skeleton
 from octavo.model.graph import query
 from octavo.model.runtime import session_inputs

@@ -11,7 +11,7 @@ from octavo.algorithms.steps import Phase, Subject
 from octavo.core.plan import Plan
 from octavo.core.recipe import Recipe
 from octavo.model.files import io
-from octavo.model.graph import recorded_recipe
+from octavo.model.graph import meta
 from octavo.pipeline.calibrate import Calibrated, calibrated, carried_out, samples_of
 from octavo.pipeline.finish import finish
 from octavo.pipeline.half_precision import with_half
@@ -87,7 +87,7 @@ def quantize(
         recipe = made.recipe
     samples = found.samples if found is not None and found.samples is not None else data
     plan = with_half(made.plan, model, recipe, target, samples, run)
-    recorded_recipe.record(model, recipe)
+    meta.record_recipe(model, recipe)
     return replace(finish(subject, plan, found, run, steps), recipe=recipe)
 
 

@@ -10,7 +10,7 @@ from octavo.core.qparams import QParams
 from octavo.core.qtypes import QType
 from octavo.core.recipe import DynamicScheme, Recipe, Style
 from octavo.core.scheme import Scheme
-from octavo.model.fake_quant.pairs import linear_parameters
+from octavo.model.fake_quant.forms import linear_parameters
 from octavo.model.graph import query
 from octavo.ops import Act, Kind, Lowering, OpRule, Table, Weight
 from octavo.ops.hooks import is_gate

@@ -23,7 +23,7 @@ from octavo.core.qparams import QParams
 from octavo.core.scheme import Scheme
 from octavo.core.stats import Range
 from octavo.errors import DataError, ModelError, RecipeError, TableError
-from octavo.model.fake_quant.pairs import linear_parameters
+from octavo.model.fake_quant.forms import linear_parameters
 from octavo.model.graph import query
 from octavo.ops import MATMUL_NBITS
 from octavo.ops.hooks import clamp_bounds

@@ -20,8 +20,8 @@ from octavo.core.stats import Range
 from octavo.errors import closest
 from octavo.model.files import io
 from octavo.model.graph import query
-from octavo.model.prepare.biases import own_biases
 from octavo.model.prepare.opset import oldest_with
+from octavo.model.prepare.rewrites import own_biases
 from octavo.model.prepare.shapes import assume_type
 from octavo.model.prepare.widen import float32_names, store_narrow
 from octavo.ops import CLAMPS, MATRIX_FOR_EACH_GROUP

@@ -12,7 +12,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from octavo.model.files import io
-from octavo.model.graph import gemm, protos
+from octavo.model.graph import protos
 from octavo.quantization._names import elsewhere
 
 Array = npt.NDArray[Any]
@@ -149,7 +149,7 @@ class ONNXModel:
 
     def replace_gemm_with_matmul(self) -> None:
         """Write each plain Gemm as MatMul and Add, also in subgraphs."""
-        gemm.split(self.model.graph)
+        protos.split_gemms(self.model.graph)
         self.forget()
 
     # Names

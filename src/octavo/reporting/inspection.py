@@ -13,7 +13,7 @@ from octavo.core.qtypes import from_onnx
 from octavo.core.registry import load_entry
 from octavo.core.shown import Shown
 from octavo.model.graph import query
-from octavo.model.graph.compressed import stored_weight
+from octavo.model.graph.dequantized import stored_weight
 from octavo.model.graph.operators import CONVERSIONS, CONVERSIONS_OR_DYNAMIC
 from octavo.ops import Kind, names_of
 from octavo.ops.integer_operators import INTEGER_OPERATORS, weight_slots

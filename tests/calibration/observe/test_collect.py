@@ -32,7 +32,7 @@ from octavo.core.scheme import MSE, Auto, Distribution, Entropy, MinMax, Percent
 from octavo.core.stats import Stats
 from octavo.errors import DataError, ModelError, RecipeError
 from octavo.model.files import io
-from octavo.model.files.fingerprint import fingerprint
+from octavo.model.files.io import fingerprint
 
 Array = npt.NDArray[Any]
 MODES = pytest.mark.parametrize("histogram", [False, True], ids=["extremes", "histogram"])

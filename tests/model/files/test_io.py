@@ -16,7 +16,7 @@ from onnx import TensorProto, numpy_helper
 
 from octavo.errors import ModelError, OutputError
 from octavo.model.files import io
-from octavo.model.files.mapped import MappedTensor
+from octavo.model.files.external import MappedTensor
 from octavo.model.graph.normalize import normalize
 from octavo.model.runtime import session
 

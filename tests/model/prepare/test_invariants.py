@@ -12,8 +12,8 @@ import octavo
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.graph.scopes import remove_unused
-from octavo.model.prepare import constants, invariants
-from octavo.model.prepare.kind import describe_kind
+from octavo.model.prepare import constants, control_flow
+from octavo.model.prepare.report import describe_kind
 
 from .exporters import HABITS, LOOP, STEP, cell, weight
 from .helpers import before_and_after
@@ -29,7 +29,7 @@ def looped(results: list[str], carried: list[str], outputs: list[str], steps: in
 
 
 def hoist(m: query.ir.Model) -> None:
-    invariants.hoist(m)
+    control_flow.hoist_invariants(m)
     remove_unused(m)
 
 

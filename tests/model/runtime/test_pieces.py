@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from octavo.errors import OutputError
-from octavo.model.runtime import pieces, verification
+from octavo.model.runtime import verification
 
 FLOAT = TensorProto.FLOAT
 
@@ -52,10 +52,10 @@ def _run(part: bytes, feeds: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 100])
 def test_pieces_give_what_the_whole_gives(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "MOST_NODES", most)
+    monkeypatch.setattr(verification, "MOST_NODES", most)
     model, feeds = _chain(9), {"x": np.array([1.5, -2], np.float32)}
     whole = _run(model.SerializeToString(), feeds)
-    found = pieces.run_in_pieces(model, feeds, _run)
+    found = verification.run_in_pieces(model, feeds, _run)
     assert found.keys() == whole.keys() == {"y", "z"}
     for name, value in whole.items():
         np.testing.assert_array_equal(found[name], value)
@@ -63,14 +63,14 @@ def test_pieces_give_what_the_whole_gives(most: int, monkeypatch: pytest.MonkeyP
 
 def test_a_model_with_functions_or_external_weights_is_not_cut() -> None:
     model = _chain(3)
-    assert pieces.can_be_cut(model)
+    assert verification.can_be_cut(model)
     model.graph.initializer[0].data_location = TensorProto.EXTERNAL
-    assert not pieces.can_be_cut(model)
+    assert not verification.can_be_cut(model)
 
 
 def test_verify_of_a_graph_of_many_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "FULL_CHECK", 4)
-    monkeypatch.setattr(pieces, "MOST_NODES", 3)
+    monkeypatch.setattr(verification, "MOST_NODES", 3)
     path, feeds = tmp_path / "model.onnx", {"x": np.array([1, 2], np.float32)}
     onnx.save(_chain(9), path)
     verification.verify(path, feeds=feeds, nodes=11)
@@ -80,7 +80,7 @@ def test_verify_says_what_is_wrong_with_a_graph_of_many_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verification, "FULL_CHECK", 4)
-    monkeypatch.setattr(pieces, "MOST_NODES", 3)
+    monkeypatch.setattr(verification, "MOST_NODES", 3)
     model, path = _chain(9), tmp_path / "model.onnx"
     broken = numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w7")
     next(one for one in model.graph.initializer if one.name == "w7").CopyFrom(broken)

@@ -25,7 +25,7 @@ from octavo.core.stats import State
 from octavo.data.feeds import copied
 from octavo.errors import ModelError, closest
 from octavo.model.files import io
-from octavo.model.files.mapped import MappedTensor
+from octavo.model.files.external import MappedTensor
 from octavo.model.files.serialize import skeleton
 from octavo.model.graph import query
 from octavo.model.runtime import session_inputs

@@ -9,7 +9,7 @@
     scaled      what stands between a convolution and its fake quantization, folded into it
 """
 
-from octavo.model.fake_quant.found import FakeQuant
+from octavo.model.fake_quant.forms import FakeQuant
 from octavo.model.fake_quant.peel import Peeled, peel
 from octavo.model.fake_quant.scaled import fold_scales
 

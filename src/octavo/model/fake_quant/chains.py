@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from octavo.model.fake_quant.found import Array, FakeQuant, typed
+from octavo.model.fake_quant.forms import Array, FakeQuant, typed
 from octavo.model.graph import query
 
 _MAX_STEPS = 8  # steps on either side

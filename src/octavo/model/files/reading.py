@@ -17,8 +17,7 @@ from octavo.errors import ModelError
 from octavo.model.files import wire
 from octavo.model.files.bounds import check_model
 from octavo.model.files.building import build
-from octavo.model.files.external import Folder
-from octavo.model.files.mapped import Bytes, DataFile, MappedTensor, own_name
+from octavo.model.files.external import Bytes, DataFile, Folder, MappedTensor, own_name
 from octavo.model.files.serialize import innermost
 from octavo.model.graph import meta, query
 from octavo.model.graph.scopes import check_acyclic, in_order

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from octavo.errors import ModelError, OutputError
 from octavo.model.files import external, wire
-from octavo.model.files.mapped import write_tensor
+from octavo.model.files.external import write_tensor
 from octavo.model.graph import meta, query
 from octavo.model.graph.meta import describe
 from octavo.model.graph.tensors import dims_of, element_type, tensor_bytes

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from octavo.errors import ModelError
 from octavo.model.graph import query
+from octavo.model.graph.edit import Names
 from octavo.model.graph.inline import inline_functions
-from octavo.model.graph.names import Names
 from octavo.model.graph.scopes import check_scopes, remove_unused, sort
 from octavo.model.graph.tensors import dims_of, element_type
 

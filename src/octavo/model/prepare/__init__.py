@@ -26,15 +26,13 @@ import onnx_ir as ir
 
 from octavo.errors import ModelError
 from octavo.model.graph import query
-from octavo.model.graph.compressed import restore
+from octavo.model.graph.dequantized import restore
 from octavo.model.graph.normalize import normalize
 from octavo.model.graph.oversized import refuse_oversized
 from octavo.model.graph.scopes import remove_unused
-from octavo.model.prepare import batch_norm, branches, constants, fusions, invariants, pooling, shapes
-from octavo.model.prepare.kind import describe_kind
+from octavo.model.prepare import batch_norm, constants, control_flow, fusions, rewrites, shapes
 from octavo.model.prepare.opset import raise_opset
-from octavo.model.prepare.report import Change, PrepareReport
-from octavo.model.prepare.resizing import check_resizes
+from octavo.model.prepare.report import Change, PrepareReport, describe_kind
 from octavo.model.runtime import session
 
 __all__ = ["Change", "PrepareOptions", "PrepareReport", "prepare", "raise_opset"]
@@ -97,7 +95,7 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     if wanted.fold_constants:
         log.put("stored", restore(model), "{n} weights stored in integers are float again")
         _fold(model, wanted, log)
-    check_resizes(model)
+    rewrites.check_resizes(model)
     if wanted.fold_batch_norm:
         folded, biases = batch_norm.fold(model)
         log.put("batch norm", folded, "{n} batch normalizations folded into the layer before")
@@ -110,7 +108,7 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     if wanted.fuse:
         for name, count in fusions.fuse(model).items():
             log.put("fusions", count, f"{{n}} × {name}")
-        log.put("pooling", pooling.pool(model), "{n} spatial means written as GlobalAveragePool")
+        log.put("pooling", rewrites.pool_means(model), "{n} spatial means written as GlobalAveragePool")
     if any(change.pass_name not in _ADDITIVE for change in log.changes):
         remove_unused(model)
     return PrepareReport(log.changes, tuple(dict.fromkeys(log.notes)))
@@ -128,13 +126,13 @@ def _fold(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
     """Compute what is constant, and take the branches that it decides, which may make more of it constant."""
     budget, more = constants.BUDGET, True
     while more:
-        hoisted = invariants.hoist(model)
+        hoisted = control_flow.hoist_invariants(model)
         log.put(
             "invariants", hoisted, "{n} values that loops and branches hand on unchanged read from outside"
         )
         folded = constants.fold(model, budget)
         budget = folded.budget
-        settled = branches.settle(model)
+        settled = control_flow.settle_branches(model)
         log.put("constants", folded.nodes, "{n} constant nodes computed")
         log.put("branches", settled, "{n} branches that are always taken put in place")
         if settled and wanted.remove_no_ops:
@@ -142,7 +140,7 @@ def _fold(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
         if settled or folded.nodes:
             remove_unused(model)
             _infer(model, wanted, log)
-        more = settled > 0 or (folded.nodes > 0 and branches.are_in(model))
+        more = settled > 0 or (folded.nodes > 0 and control_flow.has_branches(model))
     log.notes.extend(folded.notes)
 
 

@@ -16,12 +16,10 @@ import onnx_ir as ir
 
 from octavo.model.graph import meta, query
 from octavo.model.graph.edit import Editor
-from octavo.model.prepare.activations import gelu, hard_swish
-from octavo.model.prepare.biases import flat_biases
-from octavo.model.prepare.layer_norm import layer_norm
+from octavo.model.prepare.compositions import gelu, hard_swish, layer_norm
 from octavo.model.prepare.opset import upsample_as_resize
-from octavo.model.prepare.patterns import closed
-from octavo.model.prepare.unit import Unit
+from octavo.model.prepare.patterns import Unit, closed
+from octavo.model.prepare.rewrites import flat_biases
 
 # Where a search starts: the operator that every form of a composition has.
 MATCHERS: dict[str, Callable[[ir.Node], Unit | None]] = {

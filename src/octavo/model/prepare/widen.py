@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.model.files.mapped import own_name
+from octavo.model.files.external import own_name
 from octavo.model.graph import meta, query
 from octavo.model.graph.edit import Editor
 from octavo.model.graph.query import subgraphs

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from octavo.core import scratch
 from octavo.errors import ModelError
 from octavo.model.files import external, io
-from octavo.model.files.mapped import MappedTensor
+from octavo.model.files.external import MappedTensor
 from octavo.model.files.serialize import add_tensor, content, header, skeleton
 from octavo.model.graph.tensors import tensor_bytes
 

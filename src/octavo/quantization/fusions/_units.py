@@ -9,8 +9,7 @@ from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
 from octavo.model.prepare.fusions import MATCHERS
-from octavo.model.prepare.patterns import closed
-from octavo.model.prepare.unit import Unit
+from octavo.model.prepare.patterns import Unit, closed
 
 
 def units(model: ModelProto, op_type: str) -> dict[str, Unit]:

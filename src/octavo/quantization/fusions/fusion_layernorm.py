@@ -7,7 +7,7 @@ from functools import cached_property
 import onnx
 from onnx import NodeProto
 
-from octavo.model.prepare.unit import Unit
+from octavo.model.prepare.patterns import Unit
 from octavo.quantization.fusions._units import units
 from octavo.quantization.fusions.fusion import Fusion, Makers, Readers
 from octavo.quantization.onnx_model import ONNXModel

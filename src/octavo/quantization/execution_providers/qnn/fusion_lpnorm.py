@@ -7,9 +7,8 @@ from functools import cached_property, partial
 import onnx
 from onnx import NodeProto
 
-from octavo.model.prepare.lp_norm import lp_norm
-from octavo.model.prepare.patterns import closed
-from octavo.model.prepare.unit import Unit
+from octavo.model.prepare.for_qnn import lp_norm
+from octavo.model.prepare.patterns import Unit, closed
 from octavo.quantization.execution_providers.qnn._found import found
 from octavo.quantization.fusions.fusion import Fusion, Makers, Readers
 from octavo.quantization.onnx_model import ONNXModel

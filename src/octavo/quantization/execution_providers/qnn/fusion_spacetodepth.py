@@ -7,8 +7,8 @@ from functools import cached_property
 import onnx
 from onnx import NodeProto
 
+from octavo.model.prepare.for_qnn import Blocks, space_to_depth
 from octavo.model.prepare.patterns import closed
-from octavo.model.prepare.space_to_depth import Blocks, space_to_depth
 from octavo.quantization.execution_providers.qnn._found import found
 from octavo.quantization.fusions.fusion import Fusion, Makers, Readers
 from octavo.quantization.onnx_model import ONNXModel

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from octavo.model.files import io
 from octavo.model.graph.scopes import remove_unused
-from octavo.model.prepare import layout, shapes
+from octavo.model.prepare import for_qnn, shapes
 from octavo.quantization._errors import OptionError, as_stock
 from octavo.quantization._names import elsewhere
 from octavo.quantization.execution_providers.qnn.fusion_lpnorm import FusionLpNormalization
@@ -46,10 +46,10 @@ def qnn_preprocess_model(
     with as_stock():
         loaded = io.load(model_input)
         borders = bool(inputs_to_make_channel_last or outputs_to_make_channel_last or dynamic_input_shapes)
-        layout.fix_shapes(loaded, [(name, _dims(name, text)) for name, text in dynamic_input_shapes or ()])
+        for_qnn.fix_shapes(loaded, [(name, _dims(name, text)) for name, text in dynamic_input_shapes or ()])
         shapes.infer(loaded)  # while the nodes are there that inference knows: it stops at fused ones
-        layout.inputs_channels_last(loaded, inputs_to_make_channel_last or ())
-        layout.outputs_channels_last(loaded, outputs_to_make_channel_last or ())
+        for_qnn.inputs_channels_last(loaded, inputs_to_make_channel_last or ())
+        for_qnn.outputs_channels_last(loaded, outputs_to_make_channel_last or ())
         model = ONNXModel(io.to_proto(loaded))
         changed = borders | _fused(model, fuse_layernorm) | _named(model)
         if exclude_initializer_from_input:
