@@ -39,6 +39,7 @@ from octavo.targets import Target
 from octavo.tuning import Demands, Drop, TaskCheck, Tuned
 from octavo.tuning.deadline import Limit
 from octavo.tuning.gates import check_gates, gates_of_trial, limits_of
+from octavo.tuning.objective import Objective
 from octavo.tuning.search import TIME_LIMIT
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Requirements(TypedDict, total=False):
     max_size     bytes of weights as a multiple of float's
     task         a :class:`octavo.TaskCheck`, or the name of a task that needs no options
     time_limit   seconds after which the search ends with the best so far; None: no limit
+    optimize     what counts most: ``balanced``, ``decode``, ``prefill`` or ``size``
     ===========  =======================================================================================
     """
 
@@ -66,6 +68,7 @@ class Requirements(TypedDict, total=False):
     max_size: float | None
     task: TaskCheck | str | None
     time_limit: float | None
+    optimize: str | None
 
 
 class _Keywords(Changes, Requirements, Options, total=False):
@@ -101,7 +104,9 @@ def quantize(
     the place of data.
 
     What the result has to meet is said by ``max_drop`` with a ``task``, ``min_sqnr``, ``min_speed`` and
-    ``max_size``; ``result.choice`` has all trials, and whether the best of them meets that. With ``output``
+    ``max_size``; ``result.choice`` has all trials, and whether the best of them meets that. ``optimize`` says
+    what counts most of those that do: ``balanced`` or ``size``, and of language models ``decode`` (the speed
+    of writing tokens) or ``prefill`` (that of reading prompts). With ``output``
     the result is written and checked there before it takes its place; one that misses a requirement goes to
     ``NAME.best.onnx`` instead.
 
@@ -203,6 +208,11 @@ class _Gates:
     @classmethod
     def of(cls, model: ModelSource, data: Any, requirements: Requirements, samples: int | None) -> _Gates:
         given: dict[str, Any] = dict(requirements)
+        if given.pop("optimize", None) is not None:
+            raise RecipeError(
+                "optimize says which of several ways is preferred, and this call takes one way; give data and"
+                " leave out what fixes the recipe, or leave optimize out."
+            )
         if given.pop("time_limit", None) is not None:
             raise RecipeError(
                 "time_limit bounds how long ways are tried, and this call takes one way; leave it out, or"
@@ -253,7 +263,11 @@ def demands_of(given: Demands | Mapping[str, Any] | None, data: Any) -> Demands 
     """Return what a result has to meet, from keywords; None where nothing is said."""
     if isinstance(given, Demands):
         return given
-    said = limits_of(given or {})
+    plain = dict(given or {}) if isinstance(given, Mapping) or given is None else given
+    optimize = plain.pop("optimize", None) if isinstance(plain, dict) else None
+    said = limits_of(plain)
+    if optimize is not None:
+        said["optimize"] = Objective.of(optimize)
     if not said:
         return None
     if data is None:

@@ -14,9 +14,9 @@ from octavo.errors import RecipeError
 
 _OF_FOLDERS = ("variants", "part", "max_kl", "min_cosine")
 _OF_MODELS = (
-    "plan", "stats", "table", "report", "card", "effort", "time_limit", "target", "max_drop", "min_speed",
-    "max_size", "evaluate", "evaluate_data", "stride", "batch", "preprocess", "size", "scale", "mean", "std",
-    "layout",
+    "plan", "stats", "table", "report", "card", "effort", "time_limit", "optimize", "target", "max_drop",
+    "min_speed", "max_size", "evaluate", "evaluate_data", "stride", "batch", "preprocess", "size", "scale",
+    "mean", "std", "layout",
 )  # fmt: skip
 
 

@@ -42,6 +42,17 @@ def add_effort(parser: argparse.ArgumentParser) -> None:
         type=_number,
         help="end after so many seconds with the best so far (default: 180)",
     )
+    add_objective(effort)
+
+
+def add_objective(group: argparse._ArgumentGroup) -> None:
+    """Add the flag that says what the automatic choice prefers."""
+    group.add_argument(
+        "--optimize",
+        choices=("balanced", "decode", "prefill", "size"),
+        help="what counts most: size; of language models also the speed of writing tokens (decode) or of "
+        "reading prompts (prefill) (default: balanced)",
+    )
 
 
 def add_requirements(parser: argparse.ArgumentParser, *, default: bool = False) -> None:
@@ -118,7 +129,12 @@ def task_check(options: argparse.Namespace) -> TaskCheck | None:
 
 def requirements_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the flags as keywords of ``octavo.quantize``."""
-    found = {**limits_of(options), "time_limit": options.time_limit, "task": task_check(options)}
+    found = {
+        **limits_of(options),
+        "time_limit": options.time_limit,
+        "optimize": options.optimize,
+        "task": task_check(options),
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -36,8 +36,10 @@ def trial_figures(trial: Mapping[str, Any]) -> list[str]:
     if score:
         value = metric_text(score["name"], score["value"], bool(score.get("percent")))
         task = [f"{metric_title(score['name'])} {value}"]
+    told = trial.get("predictions")
     found = [
         f"{speed_text(trial['speed'])} as fast as float" if trial["speed"] else "",
+        f"KL {told['kl']:.3f}, perplexity {told['perplexity']:.2f}" if told else "",
         decibels_text(trial["sqnr_db"]) if number(trial["sqnr_db"]) is not None else "",
         *task,
         size(trial["bytes"]) if trial["bytes"] is not None else "",
@@ -118,9 +120,37 @@ def _score_name(data: Mapping[str, Any]) -> str | None:
     return next((trial["score"]["name"] for trial in data["trials"] if trial.get("score")), None)
 
 
+def _is_language(data: Mapping[str, Any]) -> bool:
+    """Return whether the trials are of a language model."""
+    return any(trial.get("predictions") for trial in data["trials"])
+
+
+def _pace(trial: Mapping[str, Any], kind: str) -> str:
+    """Return tokens a second with what that is to float."""
+    found = (trial.get("tokens") or {}).get(kind)
+    return f"{found['tokens_per_second']:.0f} ({found['ratio']['value']:.2f} ×)" if found else NONE
+
+
+def _language_row(trial: Mapping[str, Any], data: Mapping[str, Any], sizes: Sequence[str]) -> list[str]:
+    told, same = trial.get("predictions"), number(trial["agreement"])
+    return [
+        "→" if trial["name"] == data["best"] else "",
+        clean(trial["name"]),
+        _pace(trial, "prefill"),
+        _pace(trial, "decode"),
+        f"{told['kl']:.3f}" if told else NONE,
+        f"{told['perplexity']:.2f}" if told else NONE,
+        f"{100 * same:.1f} %" if same is not None else NONE,
+        *sizes,
+    ]
+
+
 def _head(data: Mapping[str, Any]) -> Sequence[str]:
     score = _score_name(data)
     task = [metric_title(score)] if score is not None else []
+    if _is_language(data):
+        speeds = ["prompt tokens/s", "written tokens/s"]
+        return ["", "tried", *speeds, "KL", "perplexity", "same token", "size", "to float"]
     return ["", "tried", "speed to float", "SQNR dB", "same class", *task, "size", "to float"]
 
 
@@ -133,6 +163,12 @@ def _row(trial: Mapping[str, Any], data: Mapping[str, Any], held: int, scored: b
     same, score = number(trial["agreement"]), trial.get("score")
     weight = trial["bytes"] / data["float_bytes"] if trial["bytes"] and data["float_bytes"] else None
     task = metric_text(score["name"], score["value"], bool(score.get("percent"))) if score else NONE
+    sizes = [
+        size(trial["bytes"]) if trial["bytes"] is not None else NONE,
+        f"{weight:.2f} ×" if weight is not None else "",
+    ]
+    if _is_language(data):
+        return _language_row(trial, data, sizes)
     return [
         "→" if trial["name"] == data["best"] else "",
         clean(trial["name"]),
@@ -140,6 +176,5 @@ def _row(trial: Mapping[str, Any], data: Mapping[str, Any], held: int, scored: b
         decibels_text(trial["sqnr_db"], ""),
         counted_share_text(same, sample_count(trial, held) if held else 0),
         *([task] if scored else []),
-        size(trial["bytes"]) if trial["bytes"] is not None else NONE,
-        f"{weight:.2f} ×" if weight is not None else "",
+        *sizes,
     ]

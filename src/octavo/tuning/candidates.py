@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx_ir as ir
 
@@ -13,8 +14,10 @@ from octavo.core.recipe import COMPRESSED, Recipe
 from octavo.core.scheme import MinMax, Scheme
 from octavo.model.graph import query
 from octavo.ops import CONVOLUTIONS, MATRIX_PRODUCTS
+from octavo.pipeline.request import RecipeRequest
 from octavo.targets import Target
 from octavo.targets.defaults import DEFAULT_STEPS
+from octavo.tuning.objective import Objective
 
 REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
 FEW_CONVOLUTIONS, MANY_CONVOLUTIONS = (
@@ -121,6 +124,46 @@ def linear_layers(plan: Plan) -> tuple[str, ...]:
     """Return the layers that could find their ranges at run time, where other operators are quantized too."""
     found = tuple(name for name, node in plan.nodes.items() if node.op_type in MATRIX_PRODUCTS)
     return found if len(found) < len(plan.nodes) else ()
+
+
+def language_round(
+    target: Target, base: Recipe, objective: Objective, *, has_data: bool, thorough: bool
+) -> list[Candidate]:
+    """Return ways of few bits for a language model: weights in blocks, activations float or rounded.
+
+    Tables that are looked up have 8 bits, which costs next to nothing and lets one that also makes the logits
+    be stored once. What the objective is likely to want comes first.
+    """
+    if not target.accepts.contrib_ops:
+        return []
+    four = _blocks(target, base, has_data, "4 bits", "weights of 4 bits in blocks of 32, tables of 8", {})
+    found = {
+        Objective.BALANCED: [four],
+        Objective.PREFILL: [four],
+        Objective.DECODE: [],
+        Objective.SIZE: [],
+    }[objective]
+    more: list[tuple[str, str, dict[str, Any]]] = [
+        ("4 bits, symmetric", "the same without zero points: fewer bytes to read", {"symmetric": True}),
+        ("4 bits, tables too", "the same with tables and logits of 4 bits", {"head": 4, "embeddings": 4}),
+        ("4 bits, level 0", "the same, computed with float activations", {"accuracy_level": 0}),
+    ]
+    if objective is Objective.SIZE:
+        more.insert(0, more.pop(1))
+    if thorough and has_data:
+        more.append(("4 bits on average", "2, 4 or 8 bits for each layer by its sensitivity", {"bits": 4}))
+    made = [_blocks(target, base, has_data, *one) for one in more]
+    rest = [] if four in found else [four]
+    return [*found, made[0], *rest, *made[1:]]
+
+
+def _blocks(
+    target: Target, base: Recipe, has_data: bool, name: str, idea: str, changes: dict[str, Any]
+) -> Candidate:
+    settings: Any = {"weights": "int4", "embeddings": 8, **changes}
+    recipe, _ = RecipeRequest(None, target, settings).resolve(static=has_data)
+    limited = recipe.but(include=base.include, exclude=base.exclude, op_types=base.op_types)
+    return Candidate(name, limited, idea)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 ::
 
-    value = ln(speed) + fidelity − 0.3 · ln(bytes)
+    value = s · ln(speed) + fidelity − b · ln(bytes)
+    s, b = 1 and 0.3, unless an objective says otherwise (octavo.tuning.objective)
     fidelity = (1 − t) · (0.03 · min(SQNR, 30 dB) + 0.01 · (SQNR from 30 to 40 dB)) + 3 · t · agreement
     t = n / (n + 200) for an agreement that was counted in n places
+    fidelity = −c · nats of a language model that its predictions lose (octavo.tuning.language)
 
 3 dB weigh as much as 9 % of speed, beyond 30 dB a third of that, beyond 40 dB nothing: nobody sees it. Where
 answers (classes, boxes, characters) were compared in many places, that tells what the error does, and
@@ -44,7 +46,6 @@ GOOD_DECIBELS, ENOUGH_DECIBELS = 30.0, 40.0  # dB beyond which more is worth les
 PER_DB, PER_DB_MORE = 0.03, 0.01  # of ln(speed)
 PER_AGREEMENT = 3.0
 FEW_PLACES = 200  # an agreement that was counted in so many places has half its weight
-PER_SIZE = 0.3
 LOSS_BESIDE_FLOAT = 0.25  # beside the float model what is lost weighs less: what meets the floor can be used
 SMALL_DIFFERENCE = 0.015  # of fidelity and size, half a decibel: what the samples held back do not tell apart
 IDLE = ALIKE  # what a trial is worth less that runs float: what may be noise between two sessions of it
@@ -52,9 +53,11 @@ IDLE = ALIKE  # what a trial is worth less that runs float: what may be noise be
 
 def value(trial: Trial, demands: Demands) -> float:
     """Return what a trial is worth."""
-    rest = closeness(trial) if demands.max_drop is None else 0.0
+    rest = closeness(trial, demands) if demands.max_drop is None else 0.0
     idle = IDLE if trial.runs_float else 0.0
-    return math.log(max(surely(trial), 1e-6)) + rest - PER_SIZE * math.log(trial.bytes or 1) - idle
+    weights = demands.optimize.weights
+    gain = weights.speed * math.log(max(surely(trial), 1e-6))
+    return gain + rest - weights.size * math.log(trial.bytes or 1) - idle
 
 
 @dataclass(frozen=True)
@@ -73,13 +76,25 @@ class Unchanged:
 
 def worth(trial: Trial, demands: Demands, unchanged: Unchanged) -> float:
     """Return how much more a trial is worth than the float model; what the demands settle does not count."""
-    gain = math.log(max(speed(trial), 1e-6) / unchanged.speed)
+    weights = demands.optimize.weights
+    gain = weights.speed * math.log(max(speed(trial), 1e-6) / unchanged.speed)
     if demands.min_speed < 1:
         gain = max(gain, 0.0)
     if not demands.settles_fidelity:
-        ideal = replace(trial, sqnr_db=ENOUGH_DECIBELS, agreement=None if trial.agreement is None else 1.0)
-        gain -= (closeness(ideal) - closeness(trial)) * LOSS_BESIDE_FLOAT
-    return gain + PER_SIZE * math.log(unchanged.bytes / trial.bytes if trial.bytes else 1.0)
+        ideal = _exact(trial)
+        gain -= (closeness(ideal, demands) - closeness(trial, demands)) * LOSS_BESIDE_FLOAT
+    return gain + weights.size * math.log(unchanged.bytes / trial.bytes if trial.bytes else 1.0)
+
+
+def _exact(trial: Trial) -> Trial:
+    """Return a trial as if it computed what float does."""
+    told = trial.predictions
+    return replace(
+        trial,
+        sqnr_db=ENOUGH_DECIBELS,
+        agreement=None if trial.agreement is None else 1.0,
+        predictions=told and replace(told, kl=0.0, perplexity=told.float_perplexity),
+    )
 
 
 def missed(trial: Trial, demands: Demands, unchanged: Unchanged | None) -> str | None:
@@ -97,8 +112,10 @@ def _size_words(trial: Trial) -> str:
     return f", {trial.size:.2f} × the bytes" if trial.size is not None else ""
 
 
-def closeness(trial: Trial) -> float:
-    """Fidelity in units of ln(speed)."""
+def closeness(trial: Trial, demands: Demands) -> float:
+    """Fidelity in units of ln(speed); of a language model what its predictions lose."""
+    if trial.predictions is not None:
+        return -demands.optimize.weights.nat * min(trial.predictions.lost, 1e3)
     decibels = trial.sqnr_db if trial.sqnr_db is not None else 0.0
     same = trial.agreement if trial.agreement is not None else 1.0
     trust = trial.places / (trial.places + FEW_PLACES)
@@ -107,9 +124,9 @@ def closeness(trial: Trial) -> float:
     return (1 - trust) * (PER_DB * good + PER_DB_MORE * more) + PER_AGREEMENT * trust * same
 
 
-def standing(trial: Trial) -> float:
+def standing(trial: Trial, demands: Demands) -> float:
     """Return what decides where speed does not: fidelity and size."""
-    return closeness(trial) - PER_SIZE * math.log(trial.bytes or 1)
+    return closeness(trial, demands) - demands.optimize.weights.size * math.log(trial.bytes or 1)
 
 
 def pick(
@@ -120,13 +137,13 @@ def pick(
     if good:
         first = max(good, key=lambda trial: value(trial, demands))
         rivals = [trial for trial in good if alike(trial, first) and trial.runs_float <= first.runs_float]
-        best = _simplest(rivals)
+        best = _simplest(rivals, demands)
         return best, True, f"{best.name}: {words(best)}{_promise(best)}"
     ran = [trial for trial in trials if trial.error is None]
     if not ran:
         raise OutputError(_errors(trials))
     faithful = [trial for trial in ran if demands.unfaithful(trial) is None]
-    best = max(faithful, key=speed) if faithful else max(ran, key=_nearest)
+    best = max(faithful, key=speed) if faithful else max(ran, key=lambda trial: _nearest(trial, demands))
     reason = missed(best, demands, unchanged)
     return best, False, f"no trial meets the requirements; the closest is {best.name}: {reason}"
 
@@ -153,11 +170,11 @@ def _promise(trial: Trial) -> str:
     return ""
 
 
-def _simplest(rivals: Sequence[Trial]) -> Trial:
+def _simplest(rivals: Sequence[Trial], demands: Demands) -> Trial:
     """Return the best by fidelity and size; of those that are hardly any worse, the one of fewest steps."""
-    highest = max(map(standing, rivals))
-    near = [trial for trial in rivals if standing(trial) >= highest - SMALL_DIFFERENCE]
-    return min(near, key=lambda trial: (len(trial.candidate.recipe.steps), -standing(trial)))
+    highest = max(standing(trial, demands) for trial in rivals)
+    near = [trial for trial in rivals if standing(trial, demands) >= highest - SMALL_DIFFERENCE]
+    return min(near, key=lambda trial: (len(trial.candidate.recipe.steps), -standing(trial, demands)))
 
 
 def _good(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged | None) -> list[Trial]:
@@ -181,8 +198,8 @@ def _gains_nothing(trial: Trial, good: Sequence[Trial]) -> bool:
     return any(other.name == trial.candidate.faster_than and alike(other, trial) for other in good)
 
 
-def _nearest(trial: Trial) -> tuple[float, float]:
-    return (-trial.score.lost if trial.score is not None else UNKNOWN, closeness(trial))
+def _nearest(trial: Trial, demands: Demands) -> tuple[float, float]:
+    return (-trial.score.lost if trial.score is not None else UNKNOWN, closeness(trial, demands))
 
 
 def alike(trial: Trial, other: Trial) -> bool:
@@ -211,7 +228,7 @@ def could_win(
         return is_faster(hoped, demands)
     answers = best if hoped.agreement is None else hoped
     same = None if answers.agreement is None else 1.0
-    exact = replace(hoped, sqnr_db=ENOUGH_DECIBELS, agreement=same, places=answers.places)
+    exact = replace(_exact(hoped), agreement=same, places=answers.places)
     return value(exact, demands) > value(best, demands) + by
 
 
@@ -238,7 +255,14 @@ def surely(trial: Trial) -> float:
 def words(trial: Trial) -> str:
     """Return a trial's figures in a few words."""
     told = [f"{trial.speed.value:.2f} × as fast as float"] if trial.speed is not None else []
-    if trial.sqnr_db is not None:
+    if trial.tokens is not None:
+        paces = {"prompts": trial.tokens.prefill, "tokens": trial.tokens.decode}
+        told = [f"{name} {one.ratio.value:.2f} × as fast" for name, one in paces.items() if one is not None]
+    if trial.predictions is not None:
+        found = trial.predictions
+        told.append(f"KL {found.kl:.3f}")
+        told.append(f"perplexity {found.perplexity:.2f} (float {found.float_perplexity:.2f})")
+    elif trial.sqnr_db is not None:
         told.append(f"{trial.sqnr_db:.1f} dB")
     if trial.score is not None:
         told.append(f"{trial.score} (float {trial.score.float_text})")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from octavo.core.resampling import sqnr_interval
 from octavo.tuning.heads import F64, MIN_SCORE, Answers, BoxReader, Reader, RowReader, readers_of
+from octavo.tuning.language import LanguageModel, Predictions, TokenSums
 
 _MANY_CLASSES = 8192  # a last axis this long is a vocabulary
 _MASKS = ("attention_mask", "input_mask", "mask")
@@ -109,6 +110,12 @@ class Outputs:
 
     parts: tuple[AnyPart, ...]
     readers: tuple[Reader, ...] = ()
+    language: LanguageModel | None = None  # whose predictions are compared
+
+    @classmethod
+    def of_language_model(cls, model: LanguageModel) -> Outputs:
+        """Return the logits alone: a cache is judged by what is predicted with it."""
+        return cls((Part(model.logits, model.logits, classes=2),), language=model)
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,7 @@ class Tally:
     noise: float = 0.0
     same: float = 0.0
     places: float = 0.0
+    tokens: TokenSums = field(default_factory=TokenSums)
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -126,6 +134,7 @@ class Tally:
             self.noise + other.noise,
             self.same + other.same,
             self.places + other.places,
+            self.tokens + other.tokens,
         )
 
     @property
@@ -145,6 +154,7 @@ class Fidelity:
     parts: Mapping[str, float]
     places: int = 0  # that the agreement was counted in
     sqnr_interval: tuple[float, float] | None = None  # 95 %, over resampled samples
+    predictions: Predictions | None = None  # of a language model
 
 
 def outputs_of(answers: Sequence[Answers], inputs: Answers | None = None) -> Outputs:
@@ -288,6 +298,8 @@ def tallies(
     parts = [
         _tally(part, part.of(expected, expected), part.of(found, expected), mask) for part in outputs.parts
     ]
+    if outputs.language is not None:
+        parts[0] = replace(parts[0], tokens=outputs.language.compare(expected, found, inputs or {}))
     return (*parts, *(_read(reader, expected, found) for reader in outputs.readers))
 
 
@@ -345,6 +357,7 @@ def judged(outputs: Outputs, sums: Sequence[Sequence[Tally]]) -> Fidelity:
         each,
         round(places),
         _sqnr_interval([row[:count] for row in sums]),
+        Predictions.of(whole[0].tokens) if outputs.language is not None else None,
     )
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.engines import Engine
+from octavo.evaluation.task import F64
 from octavo.evaluation.timing.latency import (
     Ratio,
     interleaved,
@@ -32,6 +33,7 @@ from octavo.evaluation.timing.latency import (
 )
 from octavo.model.runtime.session import Session
 from octavo.tuning.fidelity import Fidelity, Outputs, Tally, judged, outputs_of, tallies
+from octavo.tuning.language import LanguageModel, TokenSpeeds
 from octavo.tuning.split import Feed
 
 Shard = tuple[str, int]  # the file of a trial, the number of a sample
@@ -101,12 +103,20 @@ class Reference:
     """What the float model answers on the samples that were held back."""
 
     def __init__(self, session: Session, samples: Sequence[Feed], folder: Path) -> None:
+        self.language = LanguageModel.of(session, samples[0])
         self.session, self.samples = session, samples
-        answers = [session.run(sample) for sample in samples]
-        for number, (sample, answer) in enumerate(zip(samples, answers, strict=True)):
+        if self.language is not None:
+            self.samples = self.language.judged_on(samples)
+        names = None if self.language is None else [self.language.logits]
+        answers = []
+        for number, sample in enumerate(self.samples):
+            answer = session.run(sample, names)
             _save(folder / f"sample{number}.npz", sample)
             _save(folder / f"answer{number}.npz", answer)
-        self.job = Judging(folder, outputs_of(answers, samples[0]))
+            if self.language is None:  # logits of all samples are large, and it is known what they are
+                answers.append(answer)
+        found = Outputs.of_language_model(self.language) if self.language else outputs_of(answers, samples[0])
+        self.job = Judging(folder, found)
 
     def fidelity(
         self, names: Sequence[str], engine: Engine, progress: Progress | None = None
@@ -145,32 +155,75 @@ def speeds(
     Unless several threads are requested, processor time of one thread is counted. Where other programs take
     the cores it is so in any case, and a ``note`` says so.
     """
-    if threads is not None and threads > 1:
-        waited, began = queue_seconds(), time.monotonic()
-        found = _take_turns(reference, models, samples, threads, seconds, progress)
-        after, elapsed = queue_seconds(), time.monotonic() - began
-        if waited is None or after is None or after - waited <= BUSY * elapsed * threads:
-            return found
-        if note is not None:
-            note(f"the machine is busy: speed is processor time of one thread, not that of {threads} threads")
-    return _take_turns(reference, models, samples, 1, seconds, progress)
+    turns = _Turns([reference, *models], lambda one: [partial(_run_all, one, samples)], seconds, progress)
+    (taken,) = turns.timed(threads, note)
+    return [ratio(taken[0], row) for row in taken[1:]]
 
 
-def _take_turns(
+def token_speeds(
+    language: LanguageModel,
     reference: Path | ir.Model,
     models: Sequence[Path | ir.Model],
     samples: Sequence[Feed],
-    threads: int,
+    *,
+    threads: int | None,
     seconds: float,
-    progress: Callable[[int, int | None], None] | None,
-) -> list[Ratio]:
-    config = taking_turns(threads)
-    sessions = [Session.open(model, threads=threads, config=config) for model in (reference, *models)]
-    calls = [partial(_run_all, session, samples) for session in sessions]
-    clock = time.thread_time if threads == 1 else time.perf_counter
-    with on_first_core(threads):
-        taken = interleaved(calls, seconds=seconds, clock=clock, precision=PRECISION, progress=progress)
-    return [ratio(taken[0], row) for row in taken[1:]]
+    progress: Callable[[int, int | None], None] | None = None,
+    note: Callable[[str], None] | None = None,
+) -> list[TokenSpeeds]:
+    """Return how fast language models read a prompt and write tokens, beside the reference."""
+    turns = _Turns([reference, *models], language.calls(samples[0]), seconds, progress)
+    taken = turns.timed(threads, note)
+    return [
+        language.speeds(
+            samples[0],
+            [ratio(rows[0], rows[i]) for rows in taken],
+            [float(np.median(rows[i])) for rows in taken],
+        )
+        for i in range(1, len(models) + 1)
+    ]
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """Models that take turns, in each kind of call that is timed; the first one is what is compared with."""
+
+    models: Sequence[Path | ir.Model]
+    calls: Callable[[Session], Sequence[Callable[[], object]]]
+    seconds: float
+    progress: Callable[[int, int | None], None] | None
+
+    def timed(self, threads: int | None, note: Callable[[str], None] | None) -> list[F64]:
+        """Return the seconds of each model, a table for each kind of call."""
+        if threads is not None and threads > 1:
+            waited, began = queue_seconds(), time.monotonic()
+            found = self._with(threads)
+            after, elapsed = queue_seconds(), time.monotonic() - began
+            if waited is None or after is None or after - waited <= BUSY * elapsed * threads:
+                return found
+            if note is not None:
+                note(
+                    "the machine is busy: speed is processor time of one thread, not that of"
+                    f" {threads} threads"
+                )
+        return self._with(1)
+
+    def _with(self, threads: int) -> list[F64]:
+        config = taking_turns(threads)
+        sessions = [Session.open(model, threads=threads, config=config) for model in self.models]
+        kinds = list(zip(*map(self.calls, sessions), strict=True))
+        clock = time.thread_time if threads == 1 else time.perf_counter
+        with on_first_core(threads):
+            return [
+                interleaved(
+                    calls,
+                    seconds=self.seconds / len(kinds),
+                    clock=clock,
+                    precision=PRECISION,
+                    progress=self.progress,
+                )
+                for calls in kinds
+            ]
 
 
 def _run_all(session: Session, samples: Sequence[Feed]) -> None:

@@ -11,6 +11,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
 
 from octavo import pipeline
 from octavo.calibration.engines import Engine
@@ -19,17 +22,21 @@ from octavo.core.recipe import Recipe
 from octavo.core.scheme import Method
 from octavo.core.stats import Stats
 from octavo.errors import OctavoError
+from octavo.evaluation.timing.latency import Ratio
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.runtime.session import Session
 from octavo.pipeline import Destination, KnownStatistics, PreparedModel, Run
 from octavo.pipeline.statistics import statistics
+from octavo.pipeline.weight_inputs import reads_inputs
 from octavo.result import Result
 from octavo.targets import Target
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.choice import Unchanged
 from octavo.tuning.deadline import Deadline, OutOfTime, Progress
-from octavo.tuning.measure import Reference, speeds, timed_samples
+from octavo.tuning.language import TokenSpeeds
+from octavo.tuning.measure import Reference, speeds, timed_samples, token_speeds
+from octavo.tuning.objective import Objective
 from octavo.tuning.sensitivity import Layer, sensitivity
 from octavo.tuning.split import Split
 from octavo.tuning.task_check import TaskChecker
@@ -55,6 +62,7 @@ class TrialRunner:
     stats: Stats | None = None
     known: KnownStatistics = field(default_factory=KnownStatistics)  # what steps have observed
     notes: list[str] = field(default_factory=list)  # on how speed was measured
+    objective: Objective = Objective.BALANCED  # which speed of a language model counts
 
     def __post_init__(self) -> None:
         source = self.prepared.source
@@ -126,6 +134,7 @@ class TrialRunner:
                     agreement=fidelity.agreement,
                     places=fidelity.places,
                     parts=fidelity.parts,
+                    predictions=fidelity.predictions,
                     score=self.checker.score(self.file(trial)) if self.checker else None,
                 )
             judged.append(trial)
@@ -152,9 +161,9 @@ class TrialRunner:
         file = Destination(self.folder / self._name(candidate))
         observation = replace(self.run.observation, samples=recipe.calibration_samples)
         data = self.split.calibration
-        if not candidate.static:
+        if not candidate.static and not reads_inputs(recipe):
             observation, data = replace(observation, histograms=False, stride=None), None
-        elif recipe.steps:
+        elif recipe.steps or not candidate.static:
             observation = replace(observation, known=self.known)
         else:
             self._complete(candidate)
@@ -187,29 +196,48 @@ class TrialRunner:
         files = [self.file(self.trials[same[0]]) for same in twins.values()]
         first = [self.prepared.model] if self.unchanged.prepared is None else []
         try:
-            found = speeds(
-                self.float_model,
+            found = self._speeds(
                 [*first, *files],
-                timed_samples(self.split.held),
-                threads=self.threads,
-                seconds=min(seconds * max(1.0, len(files) / TIMED_TOGETHER), self.deadline.seconds_left),
-                progress=partial(self.deadline.checked(self.run.progress), _TIMING),
-                note=self._note,
+                min(seconds * max(1.0, len(files) / TIMED_TOGETHER), self.deadline.seconds_left),
             )
         except OutOfTime:
             return
         if first:
-            self.unchanged = replace(self.unchanged, prepared=found[0])
-        for same, speed in zip(twins.values(), found[len(first) :], strict=True):
+            self.unchanged = replace(self.unchanged, prepared=found[0][0])
+        for same, (speed, tokens) in zip(twins.values(), found[len(first) :], strict=True):
             for i in same:
-                self.trials[i] = replace(self.trials[i], speed=speed)
+                self.trials[i] = replace(self.trials[i], speed=speed, tokens=tokens)
+
+    def _speeds(
+        self, models: Sequence[Path | ir.Model], seconds: float
+    ) -> list[tuple[Ratio, TokenSpeeds | None]]:
+        """Return the speed of some models, and how they read and write where they are language models."""
+        language = self.reference.language
+        more: dict[str, Any] = {
+            "threads": self.threads,
+            "seconds": seconds,
+            "progress": partial(self.deadline.checked(self.run.progress), _TIMING),
+            "note": self._note,
+        }
+        if language is None:
+            found = speeds(self.float_model, models, timed_samples(self.split.held), **more)
+            return [(one, None) for one in found]
+        told = token_speeds(language, self.float_model, models, self.split.held, **more)
+        return [
+            (self.objective.speed(one.prefill.ratio, one.decode.ratio if one.decode else None), one)
+            for one in told
+        ]
 
     def untimed(self, trials: Sequence[Trial]) -> list[Trial]:
         """Those of some trials whose speed is not known; it may be that of others with the same kernels."""
-        known = {_kernels(trial): trial.speed for trial in self.trials if trial.speed is not None}
+        known = {_kernels(trial): trial for trial in self.trials if trial.speed is not None}
         for i, trial in enumerate(self.trials):
-            if trial.error is None and trial.speed is None:
-                self.trials[i] = replace(trial, speed=known.get(_kernels(trial)))
+            if (
+                trial.error is None
+                and trial.speed is None
+                and (twin := known.get(_kernels(trial))) is not None
+            ):
+                self.trials[i] = replace(trial, speed=twin.speed, tokens=twin.tokens)
         return [now for now in map(self.now, trials) if now.error is None and now.speed is None]
 
     def _note(self, text: str) -> None:
@@ -232,11 +260,16 @@ def _prefixed(name: str, progress: Progress) -> Progress:
 
 
 def _kernels(trial: Trial) -> Hashable:
-    """What decides about a trial's speed: its nodes and the types that they read and give."""
+    """What decides about a trial's speed: its nodes, their settings and the types that they read and give."""
     if trial.result is None:
         return trial.name
     return tuple(
-        (node.name, node.op_type, *(None if v is None else v.dtype for v in (*node.inputs, *node.outputs)))
+        (
+            node.name,
+            node.op_type,
+            *(None if v is None else v.dtype for v in (*node.inputs, *node.outputs)),
+            *((name, one.value) for name, one in node.attributes.items() if one.type == ir.AttributeType.INT),
+        )
         for node in query.nodes(trial.result.model)
     )
 

@@ -36,6 +36,7 @@ from octavo.tuning.candidates import (
     dynamic_round,
     groups,
     is_restricted,
+    language_round,
     mixed_round,
     stepped_round,
     with_rest_compressed,
@@ -106,9 +107,16 @@ def tune(
     )
     with scratch.folder() as folder, held(engine):
         runner = TrialRunner(prepared, split, target, Path(folder), engine, run, deadline)
+        runner.objective = wanted.optimize
+        if wanted.optimize.is_about_tokens and runner.reference.language is None:
+            raise RecipeError(
+                f"optimize {wanted.optimize.value!r} is about language models, and this model is none: it has"
+                " no input of token ids with logits for each of them that depend on earlier tokens alone."
+                " Leave it out, or write 'size'."
+            )
         if task is not None:
             runner.checker = TaskChecker(task, model, engine, run.progress)
-        search = _Search(runner, wanted, base, seconds, thorough, to)
+        search = _Search(runner, wanted, base, seconds, thorough, to, is_free=not request.fixes_recipe)
         try:
             search.run()
         except KeyboardInterrupt:
@@ -160,9 +168,11 @@ class _Search:
         seconds: float,
         thorough: bool,
         destination: Destination,
+        *,
+        is_free: bool,
     ) -> None:
         self.runner, self.demands, self.base, self.seconds = runner, demands, base, seconds
-        self.thorough, self.destination = thorough, destination
+        self.thorough, self.destination, self.is_free = thorough, destination, is_free
         self.layers: tuple[Layer, ...] = ()  # what the layers of the best static trial lose
         self.best: Trial | None = None  # so far, of those that meet the demands
 
@@ -173,6 +183,9 @@ class _Search:
             [self._compressing(one) for one in dynamic_round(runner.target, self.base)]
         )
         self._look(without_data)
+        if runner.reference.language is not None and self.is_free:
+            self._try_language()
+            return
         try:
             plain = self._static()
         except OutOfTime:
@@ -186,6 +199,25 @@ class _Search:
         if start is not None and (self.thorough or not self._is_kept()):
             self.layers = self._layers()
             self._keep_float(start, self.layers)
+        self._compress()
+        self._finals()
+
+    def _try_language(self) -> None:
+        """Ways of few bits for a language model, each timed as it is made; then those in question once more.
+
+        A static int8 model of one is no faster than a dynamic one and further from float.
+        """
+        runner = self.runner
+        candidates = language_round(
+            runner.target,
+            self.base,
+            self.demands.optimize,
+            has_data=runner.split.calibration is not None,
+            thorough=self.thorough,
+        )
+        for candidate in candidates:
+            self._time(runner.try_all([candidate]))
+            self._keep_best()
         self._compress()
         self._finals()
 

@@ -14,6 +14,8 @@ from octavo.reporting.text import many
 from octavo.reporting.trial_tables import trial_figures, trials_table
 from octavo.result import Result
 from octavo.tuning.candidates import Candidate
+from octavo.tuning.language import Predictions, TokenSpeeds
+from octavo.tuning.objective import Objective
 from octavo.tuning.sensitivity import Layer
 
 SCHEMA = "octavo/tuned/2"
@@ -25,6 +27,9 @@ READABLE_DB = 10.0  # a tenth: the least, however well what is read from the out
 # unsure, and there as often for the better as for the worse: of 5 in 100, the task's figure loses 1 or 2.
 SAME_ANSWERS = 0.95
 COUNTED_ANSWERS = 50  # with fewer, one answer that differs says more than the share does
+# What a language model may lose in nats a token, as much as one of half the size loses or more: models of 4
+# bits that were rounded without data are near to it.
+READABLE_NATS = 0.35
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,7 @@ class Demands:
     min_sqnr: float | None = None  # dB of the worst part, on samples that calibration has not seen
     max_drop: Drop | None = None  # of a task's figure
     max_size: float = 1.0  # to the float model's weights
+    optimize: Objective = Objective.BALANCED  # what counts most of those that meet all this
 
     def missed(self, trial: Trial) -> str | None:
         """Why a trial does not meet them; None if it does."""
@@ -130,7 +136,11 @@ class Demands:
         return self.max_drop is not None or self.min_sqnr is not None
 
     def _noisy(self, trial: Trial) -> str | None:
-        decibels = trial.sqnr_db
+        decibels, told = trial.sqnr_db, trial.predictions
+        if told is not None and self.min_sqnr is None:
+            if self.max_drop is not None or told.lost <= READABLE_NATS:
+                return None
+            return f"predictions lose {told.lost:.2f} nats a token, more than {READABLE_NATS:g}"
         if decibels is None:
             return None
         if self.min_sqnr is not None:
@@ -168,6 +178,7 @@ class Demands:
             "min_sqnr": self.min_sqnr,
             "max_drop": drop,
             "max_size": self.max_size,
+            "optimize": self.optimize.value,
         }
 
 
@@ -188,6 +199,8 @@ class Trial(Shown):
     score: Score | None = None
     seconds: float = 0.0  # that it took to make
     sqnr_interval: tuple[float, float] | None = None  # 95 %, of sqnr_db
+    predictions: Predictions | None = None  # of a language model, beside float's
+    tokens: TokenSpeeds | None = None  # its speed, which ``speed`` sums up by the objective
 
     @property
     def name(self) -> str:
@@ -216,6 +229,8 @@ class Trial(Shown):
             "places": self.places,
             "score": self.score.to_dict() if self.score is not None else None,
             "speed": asdict(self.speed) if self.speed is not None else None,
+            "predictions": self.predictions.to_dict() if self.predictions is not None else None,
+            "tokens": asdict(self.tokens) if self.tokens is not None else None,
             "bytes": self.bytes,
             "seconds": self.seconds,
             "error": self.error,

@@ -51,35 +51,46 @@ def decoding(
     if not all(decoders):
         return ()
     known = [one for one in decoders if one is not None]
-    prompt = _prompt(feeds[0][ids_of(known[0].specs).name])
-    reads, writes, sizes = [], [], []
-    for session, decoder in zip(sessions, known, strict=True):
-        feed = decoder.feed(prompt)
-        outputs = session.run(feed)
-        best = np.argmax(outputs[decoder.logits][:, -1], axis=-1)[:, None]
-        past = decoder.past(outputs)
-        reads.append(partial(session.run, feed))
-        writes.append(partial(session.run, decoder.feed(best, past)))
-        after = decoder.past(session.run(decoder.feed(best, past)))
-        sizes.append(sum(array.nbytes for array in after.values()))
+    prompt = prompt_of(feeds[0][ids_of(known[0].specs).name])
+    runs = [runs_of(session, decoder, prompt) for session, decoder in zip(sessions, known, strict=True)]
+    reads, writes = zip(*(one.calls for one in runs), strict=True)
     timed = [interleaved(calls, seconds=seconds / 2, clock=clock) for calls in (reads, writes)]
     return tuple(
         Decoding(
             prompt.shape[1],
             Latency.of(timed[0][index]),
             Latency.of(timed[1][index]),
-            size,
+            one.cache_bytes,
             *(_ratio(rows, index) for rows in timed),
         )
-        for index, size in enumerate(sizes)
+        for index, one in enumerate(runs)
     )
+
+
+@dataclass(frozen=True)
+class DecoderRuns:
+    """What is timed of a decoder: reading the prompt, and writing one token after it."""
+
+    calls: tuple[Callable[[], object], Callable[[], object]]
+    cache_bytes: int  # after the prompt, and one token more
+
+
+def runs_of(session: Session, decoder: Decoder, prompt: Array) -> DecoderRuns:
+    """Read the prompt once, for the cache that tokens are written with."""
+    feed = decoder.feed(prompt)
+    outputs = session.run(feed)
+    best = np.argmax(outputs[decoder.logits][:, -1], axis=-1)[:, None]
+    one_more = decoder.feed(best, decoder.past(outputs))
+    after = decoder.past(session.run(one_more))
+    size = sum(array.nbytes for array in after.values())
+    return DecoderRuns((partial(session.run, feed), partial(session.run, one_more)), size)
 
 
 def _ratio(rows: F64, index: int) -> Ratio | None:
     return ratio(rows[0], rows[index]) if index else None
 
 
-def _prompt(ids: Array) -> Array:
+def prompt_of(ids: Array) -> Array:
     """Return the first sample as a prompt: cut, or repeated, to the length of one."""
     row = np.asarray(ids)[:1]
     return np.resize(row, (1, PROMPT)) if row.size else np.zeros((1, PROMPT), np.int64)
