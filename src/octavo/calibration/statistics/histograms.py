@@ -19,7 +19,16 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.statistics.counting import PORTION, SIDE, SIDE_BITS, Counts, binned, binned_above
+from octavo.calibration.statistics.counting import (
+    PORTION,
+    SIDE,
+    SIDE_BITS,
+    Counts,
+    count,
+    count_not_negative,
+    gathered,
+    no_counts,
+)
 from octavo.calibration.statistics.extremes import ExtremesState, SampleExtremesState
 from octavo.calibration.statistics.state import WithExtremes, damaged
 from octavo.errors import TableError
@@ -46,8 +55,13 @@ class HistogramState(WithExtremes):
         self.extremes = extremes if extremes is not None else ExtremesState()
         self.stride, self.lattice = stride, lattice
         self.exponent = _NO_BINS
-        self._counts: Counts = np.zeros(0, np.int64)  # bins -SIDE … SIDE - 1, once there are any
+        self._raised: Counts | None = None  # once there are bins
         self._zeros = 0  # values counted before there is a width, while nothing but zero was seen
+
+    @property
+    def _counts(self) -> Counts:
+        """Return the counts of the bins ``-SIDE … SIDE - 1``; nothing before there are any."""
+        return np.zeros(0, np.int64) if self._raised is None else gathered(self._raised)
 
     @property
     def total(self) -> int:
@@ -63,9 +77,10 @@ class HistogramState(WithExtremes):
         """Return the number ``k`` of the first filled bin, and the counts from there to the last one."""
         if self.exponent == _NO_BINS:
             return 0, np.array([self._zeros] if self._zeros else [], np.int64)
-        filled = np.flatnonzero(self._counts)
+        counts = self._counts
+        filled = np.flatnonzero(counts)
         first, last = int(filled[0]), int(filled[-1])
-        return first - SIDE, self._counts[first : last + 1]
+        return first - SIDE, counts[first : last + 1]
 
     def update(self, x: npt.ArrayLike, index: int = 0) -> None:
         """Take in the values that the tensor has in one sample."""
@@ -92,23 +107,22 @@ class HistogramState(WithExtremes):
                 return
             low, high = float(values.min()), float(values.max())
         self._coarsen(_exponent(max(-low, high)))
-        if self.exponent == _NO_BINS:
+        if self._raised is None:
             self._zeros += values.size
-        elif low >= 0:
-            self._counts[SIDE:] += binned_above(values, self.exponent)
         else:
-            self._counts += binned(values, self.exponent)
+            (count_not_negative if low >= 0 else count)(self._raised, values, self.exponent)
 
     def _coarsen(self, exponent: int) -> None:
         """Make bins at least as wide as ``2**exponent``."""
         if exponent <= self.exponent:
             return
-        if self.exponent == _NO_BINS:
-            self._counts = np.zeros(2 * SIDE, np.int64)
-            self._counts[SIDE] = self._zeros
+        if self._raised is None:
+            self._raised = no_counts()
+            self._raised[SIDE] = self._zeros
             self._zeros = 0
         else:
-            self._counts = _halved(self._counts, exponent - self.exponent)
+            bins = self._counts
+            bins[:] = _halved(bins, exponent - self.exponent)
         self.exponent = exponent
 
     def merge(self, other: HistogramState) -> HistogramState:
@@ -120,12 +134,13 @@ class HistogramState(WithExtremes):
         for part in (self, other):
             result._coarsen(part.exponent)
         for part in (self, other):
-            if result.exponent == _NO_BINS:
+            if result._raised is None:
                 result._zeros += part._zeros
-            elif part.exponent == _NO_BINS:
-                result._counts[SIDE] += part._zeros
+            elif part._raised is None:
+                result._raised[SIDE] += part._zeros
             else:
-                result._counts += _halved(part._counts, result.exponent - part.exponent)
+                bins = result._counts
+                bins += _halved(part._counts, result.exponent - part.exponent)
         return result
 
     def _subset(self) -> tuple[object, ...]:
