@@ -9,7 +9,7 @@ SECONDS ?= 60
 JOBS ?= 2
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help demo dist test-install test test-doors test-ray test-zoo test-browser test-clients test-matrix fuzz lint format docs soak load sbom bench-rewrite bench-large bench-zoo bench-speed bench-placement clean
+.PHONY: help demo dist test-install test test-doors test-ray test-zoo test-browser test-clients test-matrix fuzz lint format docs soak load sbom bench-rewrite bench-large bench-zoo bench-speed bench-placement bench-smoke clean
 
 help:
 	@echo "make demo           quantize a small image classifier and show what it gains"
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-zoo      accuracy, size and speed of every model in ZOO=$(ZOO)"
 	@echo "make bench-speed    speed of models built in code, beside float and onnxruntime.quantization"
 	@echo "make bench-placement  each placement rule for ONNX Runtime's CPU, measured again"
+	@echo "make bench-smoke    every benchmark once at its smallest, to see that it works"
 	@echo "make clean          remove .venv, caches and out/"
 
 $(VENV)/bin/python:
@@ -146,6 +147,9 @@ bench-zoo: $(VENV)/.bench
 
 bench-speed: $(VENV)/.bench
 	$(BIN)/python benchmarks/speed.py
+
+bench-smoke: $(VENV)/.bench
+	OCTAVO_ZOO_DIR=$(abspath $(ZOO)) $(BIN)/python benchmarks/smoke.py $(SMOKE_ARGS)
 
 bench-placement: $(VENV)/.bench
 	$(BIN)/python benchmarks/placement.py

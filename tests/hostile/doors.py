@@ -1,14 +1,16 @@
 """Every way by which a model gets into Octavo: the verbs, the Python functions, the drop-in's functions.
 
 A door takes the path of a model that may be anything, and a folder with the good model beside it
-(``good.onnx``), samples (``calib.npz``) and room for results. Whatever is behind it, it ends with a result or
-with a typed error; a verb ends with the exit code 0, 1 or 2 and a sentence.
+(``good.onnx``, ``quantized.onnx``), samples (``calib.npz``) and room for results. Whatever is behind it, it
+ends with a result or with a typed error; a verb ends with the exit code 0, 1 or 2 and a sentence.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,9 +32,19 @@ class VerbError(AssertionError):
     """A verb that ended with a code that no hostile file may cause, or without a sentence."""
 
 
+@functools.cache
+def _quantized() -> bytes:
+    """The good model, quantized."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "quantized.onnx"
+        octavo.quantize(layer(), feeds(4), effort="plain", threads=1, output=path)
+        return path.read_bytes()
+
+
 def provide(folder: Path) -> None:
     """Write what the doors need beside the model."""
     written(layer(), folder, "good.onnx")
+    (folder / "quantized.onnx").write_bytes(_quantized())
     np.savez(folder / "calib.npz", x=np.concatenate([one["x"] for one in feeds(4)]))
 
 
@@ -43,7 +55,13 @@ def _verb(*words: str) -> Door:
         from octavo.cli.main import main
 
         given = [
-            word.format(m=model, o=out, d=model.parent / "calib.npz", g=model.parent / "good.onnx")
+            word.format(
+                m=model,
+                o=out,
+                d=model.parent / "calib.npz",
+                g=model.parent / "good.onnx",
+                q=model.parent / "quantized.onnx",
+            )
             for word in words
         ]
         said, printed = io.StringIO(), io.StringIO()
@@ -161,7 +179,7 @@ DOORS: dict[str, Door] = {
     "doctor --data": _verb("doctor", "{m}", "--data", "{d}"),
     "lint": _verb("lint", "{m}"),
     "lint --fix": _verb("lint", "{m}", "--fix", "{o}/l.onnx"),
-    "compare, as float": _verb("compare", "{m}", "{g}", "--data", "{d}"),
+    "compare, as float": _verb("compare", "{m}", "{q}", "--data", "{d}"),
     "compare, as quantized": _verb("compare", "{g}", "{m}", "--data", "{d}"),
     "evaluate, as float": _verb("evaluate", "{m}", "{g}", "--data", "{d}", "--task", "agreement"),
     "evaluate, as quantized": _verb("evaluate", "{g}", "{m}", "--data", "{d}", "--task", "agreement"),
