@@ -156,13 +156,26 @@ def test_subgraphs_are_matched_and_their_tensors_compared() -> None:
 
 
 def test_comparing_with_a_float_model_is_refused() -> None:
-    with pytest.raises(octavo.ModelError, match="no quantized operator"):
+    with pytest.raises(octavo.ModelError, match="no quantized operator and no 16-bit float"):
         compare(layers(), layers(), feeds_for(layers()))
 
 
-def test_comparing_with_16_bit_floats_names_what_compares_them() -> None:
-    half = octavo.quantize(layers(), float_type="fp16:compute").model
-    with pytest.raises(octavo.ModelError, match=r"weights are float16\. evaluate with the task agreement"):
+@pytest.mark.parametrize("kind", ["fp16:compute", "fp16:storage", "bf16:storage"])
+def test_16_bit_floats_are_compared_tensor_by_tensor(kind: str) -> None:
+    proto = model(
+        [node("MatMul", ["x", "w"], ["h"], "product"), node("Relu", ["h"], ["y"], "relu")],
+        [tensor("x", [4, 64])], [tensor("y", [4, 32])], {"w": weights(64, 32)},
+    )  # fmt: skip
+    half = octavo.quantize(proto, feeds_for(proto), float_type=kind).model
+    found = compare(proto, half, feeds_for(proto))
+    assert found.tensors and found.outputs[0].errors is not None
+    assert found.outputs[0].errors.sqnr > 35
+    assert all(t.local is not None and t.local.sqnr > 40 for t in found.tensors)
+
+
+def test_bfloat16_that_is_computed_in_is_refused_with_what_can_be_compared() -> None:
+    half = octavo.quantize(layers(), float_type="bf16:compute", verify=False).model
+    with pytest.raises(octavo.ModelError, match="bf16:storage"):
         compare(layers(), half, feeds_for(layers()))
 
 

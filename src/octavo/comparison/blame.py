@@ -19,7 +19,7 @@ from octavo.comparison.data_pass import PassSums, clipping
 from octavo.comparison.lowered_operators import weight
 from octavo.comparison.match import Matching, Pair, aligned
 from octavo.comparison.measure import Clipping
-from octavo.comparison.signals import operands
+from octavo.comparison.signals import half_type, operands
 from octavo.errors import ModelError
 from octavo.model.files.serialize import lowest_ir_version
 from octavo.model.graph import query
@@ -76,7 +76,7 @@ def _blame(
         for place, other in others.items():
             if other is not None:
                 noise[place] = noise.get(place, 0.0) + _energy(alone.run({**plain, place: other}), y)
-        noise["result"] = noise.get("result", 0.0) + _energy(_rounded(y, clipping(found.view, pair.twin)), y)
+        noise["result"] = noise.get("result", 0.0) + _energy(_held(found, pair.twin, y), y)
     worst = max(noise, key=noise.__getitem__)
     most = noise[worst]
     total = seen.pairs[pair].local.noise / max(seen.looked, 1) * len(wanted)
@@ -97,18 +97,27 @@ def _other_input(found: Matching, pair: Pair, place: int, array: Array) -> Array
     operand = pair.unit.operands[place] if place < len(pair.unit.operands) else None
     if operand is None:
         return None
-    fixed = clipping(found.view, operand.value)
-    if fixed is not None:
-        return _rounded(array, fixed)
+    held = _held(found, operand.value, array)
+    if held is not array:
+        return held
     maker = operand.value.producer()
     runtime = maker is not None and maker.op_type == "DynamicQuantizeLinear"
     return _at_runtime(array) if runtime or pair.unit.node.op_type.startswith("Dynamic") else None
 
 
-def _rounded(x: Array, fixed: Clipping | None) -> Array:
-    """The round trip through a fixed range."""
-    if fixed is None:
+def _held(found: Matching, value: ir.Value, x: Array) -> Array:
+    """What a tensor of the quantized model holds of values: rounded to its integers or 16-bit floats."""
+    fixed, half = clipping(found.view, value), half_type(value)
+    if fixed is not None:
+        return _rounded(x, fixed)
+    if half is None or x.dtype.kind != "f":
         return x
+    with np.errstate(over="ignore"):
+        return x.astype(half.numpy()).astype(x.dtype)
+
+
+def _rounded(x: Array, fixed: Clipping) -> Array:
+    """The round trip through a fixed range."""
     centre = np.rint(-fixed.low / fixed.step)
     levels = np.rint((fixed.high - fixed.low) / fixed.step)
     steps = np.clip(np.rint(x.astype(np.float64) / fixed.step) + centre, 0, levels)

@@ -12,6 +12,7 @@ coarse scale   a weight's integers use a small part of their range              
 channels       one scale for channels of very unlike sizes                         a scale per channel
 bias           an int32 bias is off                                                leave the layer float
 bias overflow  an int32 bias near the limit of its type: sums wrap around          leave the layer float
+overflow       a value is beyond the range of a 16-bit float                       leave it float32
 bits           nothing of the above                                                16 bits, or float
 other          quantizing the tensors one by one does not explain the error        leave the node float
 =============  ==================================================================  =====================
@@ -34,11 +35,13 @@ from octavo.comparison.weights import WeightError
 from octavo.model.graph import query
 from octavo.ops import DATA_MOVEMENT, LINEAR
 from octavo.ops.patterns import MASK_SCORES
+from octavo.planning.half_precision import LARGEST
 from octavo.planning.hazards import MASK, RATIO
 
 _OUTLIER_CREST = 30.0  # peak over root mean square at which a range is made by outliers
 _MAX_BIAS = 2**30  # a larger int32 bias leaves the sums too little room
 _UNLIKE_CHANNELS = 8.0  # channels that differ by more want scales of their own
+HALF_LIMITS = {kind.value: limit for kind, limit in LARGEST.items()}
 _MOVES = DATA_MOVEMENT | {"Cast"}
 
 
@@ -126,6 +129,8 @@ def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
     if unit.kind in MASK_SCORES and max(-w.low, w.high) >= MASK:
         text = f"a mask of {span} is quantized with the scores, which one scale leaves no steps"
         return "mask", text, "exclude"
+    if w.qtype in HALF_LIMITS:
+        return _half_cause(w.qtype, span, w.clipped)
     if unit.kind in LINEAR and w.place == 2:
         text = f"the bias of {span} does not fit its integers, whose scale follows from input and weight"
         return "bias", text, "exclude"
@@ -142,6 +147,14 @@ def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
         return "outliers", text, "exclude"
     text = f"{w.qtype} is too coarse for its values of {span}"
     return "bits", text, "per channel" if w.scales <= 1 else "more bits"
+
+
+def _half_cause(kind: str, span: str, beyond: float | None) -> tuple[str, str, str]:
+    """The cause where values are 16-bit floats; ``beyond`` is the share of them that became infinite."""
+    if beyond:
+        text = f"values of {span} are beyond the range of {kind}, which ends at {HALF_LIMITS[kind]:.5g}"
+        return "overflow", text, "exclude"
+    return "bits", f"{kind} is too coarse for its values of {span}", "exclude"
 
 
 def _activation(
@@ -194,6 +207,8 @@ def _range_cause(
         return "bits", "one scale for its range leaves too few levels", "exclude reader"
     power, clip = watch.power, watch.clipping
     span = f"{power.low:.3g} … {power.high:.3g}"
+    if watch.half is not None:
+        return _half_cause(watch.half, span, float(max(-power.low, power.high) > HALF_LIMITS[watch.half]))
     if clip is not None:
         limits = f"{clip.low:.3g} … {clip.high:.3g}"
         if clip.share > 0 and clip.rounding < 0.5:

@@ -17,13 +17,13 @@ from octavo.comparison.factors import with_factors
 from octavo.comparison.match import Matching, Pair, match
 from octavo.comparison.observing_session import mapped
 from octavo.comparison.result import Comparison, Culprit, OutputError, TensorError
+from octavo.comparison.signals import View
 from octavo.comparison.weights import WeightError, weight_errors
 from octavo.core import scratch
 from octavo.data.feeds import Data
 from octavo.errors import ModelError
 from octavo.model.files import io
 from octavo.model.graph import meta, query
-from octavo.model.prepare.report import describe_kind
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -62,9 +62,9 @@ def compare(
     with scratch.folder() as folder:
         tell("match", 0, 1)
         mine = mapped(float_forms.plain(model_of(quantized)), Path(folder))
-        _refuse_float(mine)
         _refuse_quantized(io.load(float_model))
         found, form = float_forms.best_match(float_model, mine)
+        _refuse_float(found.view)
         if not found.pairs:
             raise ModelError(
                 f"Nothing in {io.describe(mine)} matches {io.describe(found.float_view.model)};"
@@ -98,19 +98,18 @@ def _silent(phase: str, done: int, total: int | None) -> None:
     pass
 
 
-def _refuse_float(model: ir.Model) -> None:
-    if query.classify(model).quantized:
-        return
-    kind = describe_kind(model)
-    if kind is not None:
+def _refuse_float(view: View) -> None:
+    if not any(view.is_quantized(unit) for unit in view.units):
         raise ModelError(
-            f"{io.describe(model)} has no quantized operator to compare: its {kind}. evaluate with the task"
-            " agreement compares the outputs of such models with float."
+            f"{io.describe(view.model)} has no quantized operator and no 16-bit float to compare; give the"
+            " float model first, then the other one."
         )
-    raise ModelError(
-        f"{io.describe(model)} has no quantized operator to compare; give the float model first, then the"
-        " quantized one."
-    )
+    for unit in view.units:
+        if any(query.element_type(value) is ir.DataType.BFLOAT16 for value in unit.outputs):
+            raise ModelError(
+                f"{io.describe(view.model)} computes in bfloat16 ({unit.node.op_type} {unit.name!r}), for"
+                " which ONNX Runtime's CPU has no kernels; compare one stored in it (--float bf16:storage)."
+            )
 
 
 def _refuse_quantized(model: ir.Model) -> None:

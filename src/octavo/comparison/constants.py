@@ -66,6 +66,15 @@ def _stored(value: ir.Value | None, known: dict[ir.Value, Array]) -> Array:
     return known[value]
 
 
+def stored_value(value: ir.Value | None) -> ir.Value | None:
+    """The initializer that a constant is made from, or the integers that a QuantizeLinear makes of one."""
+    while value is not None and (maker := value.producer()) is not None:
+        if maker.op_type == QUANTIZE:
+            return value
+        value = maker.inputs[0]
+    return value
+
+
 def numbers(value: ir.Value | None) -> Array | None:
     """Return a scale or zero point that is a constant, in float64."""
     return stored(value).astype(np.float64) if is_constant(value) else None

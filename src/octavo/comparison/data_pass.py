@@ -20,7 +20,7 @@ from octavo.comparison.match import Matching, Pair
 from octavo.comparison.measure import Clipping, Gap, Power, Row, row
 from octavo.comparison.observing_session import Observed, fitting, observed, open_proto
 from octavo.comparison.replay import Replay
-from octavo.comparison.signals import Numbers, View
+from octavo.comparison.signals import Numbers, View, half_type
 from octavo.core.qtypes import from_onnx
 from octavo.core.resampling import sqnr_interval
 from octavo.data.feeds import Data, Feeds
@@ -46,6 +46,7 @@ class TensorSums:
     executed: Power = field(default_factory=Power)
     unoptimized: Gap = field(default_factory=Gap)  # unoptimized against float, in the same samples
     clipping: Clipping | None = None
+    half: str | None = None  # the name of the 16-bit float type that the quantized model has it in
     by_sample: list[tuple[float, float]] = field(default_factory=list)  # energies of signal and noise
 
     @property
@@ -104,7 +105,11 @@ def run_both(
 
 def _prepare(found: Matching) -> PassSums:
     q = found.view
-    pairs = {p: TensorSums(clipping=clipping(q, p.twin)) for p in found.pairs if _counts(found, p)}
+    pairs = {
+        p: TensorSums(clipping=clipping(q, p.twin), half=_half(p.twin))
+        for p in found.pairs
+        if _counts(found, p)
+    }
     inputs: dict[ir.Value, TensorSums] = {}
     for value in q.model.graph.inputs:
         clip = clipping(q, value)
@@ -118,6 +123,11 @@ def _prepare(found: Matching) -> PassSums:
 def _counts(found: Matching, pair: Pair) -> bool:
     """Whether a pair is worth looking at: quantization touches it, and it gives floats."""
     return found.view.is_quantized(pair.unit) and query.is_float(pair.target)
+
+
+def _half(value: ir.Value) -> str | None:
+    kind = half_type(value)
+    return kind.name.lower() if kind is not None else None
 
 
 def clipping(view: View, value: ir.Value) -> Clipping | None:

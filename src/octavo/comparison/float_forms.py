@@ -12,6 +12,7 @@ from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import PrepareOptions, prepare
+from octavo.model.prepare.shapes import infer
 from octavo.model.prepare.widen import widen
 
 _ENOUGH_MATCHED = 0.999  # of the quantized units matched: no other form is tried
@@ -27,9 +28,11 @@ def prepared(source: io.ModelSource, opset: int | None = None, *, optimize: bool
 
 
 def plain(source: io.ModelSource) -> ir.Model:
-    """Return a model in its normal form, with nothing folded."""
+    """Return a model in its normal form, with nothing folded, and with the types of its tensors."""
     model = io.load(source)
     normalize(model)
+    if any(query.element_type(value) is None for node in query.nodes(model) for value in node.outputs):
+        infer(model)
     return model
 
 

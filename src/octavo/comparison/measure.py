@@ -62,10 +62,13 @@ class Gap:
         buffer = np.empty(min(SLAB, x.size), np.float32)
         for start in range(0, x.size, SLAB):
             part = x[start : start + SLAB]
-            d = np.subtract(y[start : start + SLAB], part, out=buffer[: part.size])
-            self.noise += float(np.dot(d, d))
-            self.cross += float(np.dot(part, d))
+            with np.errstate(invalid="ignore"):
+                d = np.subtract(y[start : start + SLAB], part, out=buffer[: part.size])
+                self.noise += float(np.dot(d, d))
+                self.cross += float(np.dot(part, d))
             self.worst = max(self.worst, float(d.max()), -float(d.min()))
+        if not math.isfinite(self.noise):
+            self.noise = self.worst = math.inf
         self.count += x.size
 
     def errors(self, power: Power) -> Errors | None:
@@ -149,6 +152,8 @@ def sqnr(signal: float, noise: float) -> float:
 
 def _cosine(energy: float, cross: float, noise: float) -> float:
     """From ``|x|²``, ``x·d`` and ``|d|²`` with ``y = x + d``."""
+    if not math.isfinite(noise):
+        return 0.0
     other = energy + 2.0 * cross + noise
     if energy <= 0.0 or other <= 0.0:
         return float(energy <= 0.0 and other <= 0.0)

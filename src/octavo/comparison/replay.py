@@ -55,7 +55,7 @@ class _Builder:
             proto.opset_import.add(domain=domain, version=version)
         self.result = Replay(proto)
         self.names: dict[ir.Value, str] = {}  # what units read
-        self.sources: dict[ir.Value, str] = {}  # signals of the float model, as inputs of the replay
+        self.sources: dict[tuple[ir.Value, ir.DataType], str] = {}  # signals of the float model, by type
         self.copied: set[ir.Node] = set()
         self.shared = proto.graph.node
         self.nodes: list[onnx.NodeProto] = []  # of the unit at hand
@@ -133,15 +133,16 @@ class _Builder:
         return output
 
     def _input(self, source: ir.Value, like: ir.Value | None) -> str:
-        if source not in self.sources:
-            kind = query.element_type(like) if like is not None else ir.DataType.FLOAT
-            kind = kind or query.element_type(source) or ir.DataType.FLOAT
-            name = self.sources[source] = f"float/{source.name}"
+        kind = query.element_type(like) if like is not None else ir.DataType.FLOAT
+        kind = kind or query.element_type(source) or ir.DataType.FLOAT
+        if (source, kind) not in self.sources:
+            prefix = kind.name.lower() if kind in query.HALF_FLOATS else "float"
+            name = self.sources[source, kind] = f"{prefix}/{source.name}"
             dims = query.shape(source)
             info = onnx.helper.make_tensor_value_info(name, int(kind), dims)
             self.result.proto.graph.input.append(info)
             self.result.inputs[name] = source
-        return self.sources[source]
+        return self.sources[source, kind]
 
     # ---- what it gives
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from octavo.comparison import lowered_operators
-from octavo.comparison.constants import is_constant, numbers
+from octavo.comparison.constants import is_constant, numbers, stored_value
 from octavo.comparison.lowered_operators import Operand, Unit
 from octavo.model.graph import query
 from octavo.model.graph.operators import CONVERSIONS_OR_DYNAMIC, DEQUANTIZE, QUANTIZE
@@ -120,12 +120,15 @@ class View:
         return None
 
     def is_quantized(self, unit: Unit) -> bool:
-        """Whether quantization touches a unit: in what it reads, in its weights, or in what it gives."""
+        """Whether a unit reads, holds or gives less than float32: integers, or 16-bit floats."""
         values = [operand.value for operand in unit.operands if operand is not None]
         return (
             unit.is_integer
-            or any(_dequantized(v) for v in values)
-            or any(self.quantization(self.signal(v)) is not None for v in unit.outputs)
+            or any(_dequantized(v) or half_type(v) is not None for v in values)
+            or any(
+                self.quantization(self.signal(v)) is not None or half_type(v) is not None
+                for v in unit.outputs
+            )
         )
 
 
@@ -141,6 +144,13 @@ def _dequantized(value: ir.Value) -> bool:
         first = producer.inputs[0]
         producer = first.producer() if first is not None else None
     return producer is not None and producer.op_type == "DequantizeLinear"
+
+
+def half_type(value: ir.Value) -> ir.DataType | None:
+    """The 16-bit float type of a value, or of the constant that a Cast makes it from."""
+    stored = stored_value(value) if is_constant(value) else value
+    kind = query.element_type(stored)
+    return kind if kind in query.HALF_FLOATS else None
 
 
 def is_copy(node: ir.Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +16,7 @@ from octavo.comparison.measure import Errors
 from octavo.core.qtypes import QType, from_onnx
 from octavo.model.graph import query
 
+StoredType: TypeAlias = QType | ir.DataType  # a quantized type, or a 16-bit float
 _HALF, _ROUGHLY = 0.51, 0.9  # steps: what is further off was cut
 
 
@@ -63,16 +65,18 @@ def weight_errors(found: Matching) -> dict[tuple[Pair, int], WeightError]:
 
 
 def _describe(
-    pair: Pair, place: int, kind: QType, plain: Array, mine: Array, errors: Errors, off: float
+    pair: Pair, place: int, kind: StoredType, plain: Array, mine: Array, errors: Errors, off: float
 ) -> WeightError:
     step = _step(pair.unit, place, mine)
     clipped = used = None
-    if step is not None:
+    if step is not None and isinstance(kind, QType):
         other = aligned(mine, plain)
         integers = np.rint(mine / np.maximum(step, 1e-38))
         used = float(integers.max() - integers.min()) / float(2**kind.bits - 1) if kind.bits < 32 else None
         if other is not None:
             clipped = float(np.mean(np.abs(other - mine) > off * step + 1e-12))
+    if not isinstance(kind, QType):
+        clipped = float(np.mean(~np.isfinite(mine)))
     scale = scale_of(pair.unit, place)
     operand = pair.float_unit.operands[place]
     return WeightError(
@@ -80,7 +84,7 @@ def _describe(
         node=pair.float_unit.name,
         op_type=pair.float_unit.node.op_type,
         place=place,
-        qtype=kind.name,
+        qtype=kind.name.lower(),
         errors=errors,
         scales=int(scale.size) if scale is not None else 0,
         axis=_axis(pair.float_unit, place, plain.ndim),
@@ -94,8 +98,8 @@ def _describe(
     )
 
 
-def _excess(plain: Array, errors: Errors, kind: QType, axis: int | None, scale: Array | None) -> float:
-    if kind.bits > 8 or kind.is_float:
+def _excess(plain: Array, errors: Errors, kind: StoredType, axis: int | None, scale: Array | None) -> float:
+    if not isinstance(kind, QType) or kind.bits > 8 or kind.is_float:
         return 0.0
     each = axis is not None and scale is not None and scale.size == plain.shape[axis]
     over = tuple(i for i in range(plain.ndim) if i != axis) if each else None
@@ -142,14 +146,10 @@ def _step(unit: Unit, place: int, mine: Array) -> Array | None:
     return constants.spread(scale, rank, axis, mine.shape[axis % rank] if mine.ndim else 1)
 
 
-def _stored_type(unit: Unit, place: int) -> QType | None:
-    """Return the quantized type that a weight is stored in; None for a float."""
+def _stored_type(unit: Unit, place: int) -> StoredType | None:
+    """Return the type that a weight is stored in, if that is a quantized one or a 16-bit float."""
     operand = unit.operands[place]
-    value: ir.Value | None = operand.value if operand is not None else None
-    while value is not None and (maker := value.producer()) is not None:
-        if maker.op_type == "QuantizeLinear":
-            element = query.element_type(value)
-            return from_onnx(int(element)) if element is not None else None
-        value = maker.inputs[0]
-    element = query.element_type(value)
-    return from_onnx(int(element)) if element is not None else None
+    kind = query.element_type(constants.stored_value(operand.value)) if operand is not None else None
+    if kind is None or kind in query.HALF_FLOATS:
+        return kind
+    return from_onnx(int(kind))

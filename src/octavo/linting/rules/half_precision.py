@@ -13,7 +13,6 @@ from octavo.model.graph import query
 from octavo.ops.half_precision import UNDEFINED_AT_ZERO, half_slots
 from octavo.planning.half_precision import reaches_softmax
 
-_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)  # below it a float16 loses bits
 
 
@@ -22,7 +21,7 @@ def _half_constants(view: View) -> Iterator[tuple[ir.Node, int, ir.TensorProtoco
     for node in query.nodes(view.model):
         for index, value in enumerate(node.inputs):
             tensor = query.constant(value)
-            if tensor is not None and tensor.dtype in _HALVES:
+            if tensor is not None and tensor.dtype in query.HALF_FLOATS:
                 yield node, index, tensor
 
 
@@ -65,7 +64,7 @@ def wrong_type(view: View) -> Iterator[Fault]:
     for node in query.nodes(view.model):
         for index, value in enumerate(node.inputs):
             kind = query.element_type(value) if value is not None else None
-            if kind not in _HALVES or kind is None or query.subgraphs(node):
+            if kind not in query.HALF_FLOATS or kind is None or query.subgraphs(node):
                 continue
             slots = half_slots(node, opset, kind)
             if slots is not None and slots.inputs and not slots.takes(index):
@@ -87,7 +86,11 @@ def there_and_back(view: View) -> Iterator[Fault]:
         if before is None or not query.is_op(before, "Cast") or before.inputs[0] is None:
             continue
         first, middle = query.element_type(before.inputs[0]), query.element_type(node.inputs[0])
-        if middle in _HALVES and first is ir.DataType.FLOAT and query.element_type(node.outputs[0]) is first:
+        if (
+            middle in query.HALF_FLOATS
+            and first is ir.DataType.FLOAT
+            and query.element_type(node.outputs[0]) is first
+        ):
             yield Fault(
                 name(node),
                 "float32 is rounded to 16 bits and back between two operators that compute in float32",

@@ -15,6 +15,7 @@ from octavo.model.graph import operators
 from octavo.model.graph.meta import describe
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
+HALF_FLOATS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _WITH_GRAPHS = frozenset(operators.SUBGRAPH_ATTRIBUTES)  # of the default domain; others are looked at
 
 

@@ -31,7 +31,6 @@ _LARGE_BYTES = 1 << 20  # bytes
 _MAX_GROWTH = 4
 BUDGET = 64 << 20  # bytes that all results may take beyond what goes away
 _LAZY_BYTES = 16 << 20  # bytes; transposing a weight of this size waits until its content is read
-_HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 class Folded(NamedTuple):
@@ -109,7 +108,11 @@ class _Candidates:
         if None in made and node.op_type in operators.NO_LARGER:
             made = [given] * len(made)
             self._bounds.update(dict.fromkeys(node.outputs, given))
-        if node.op_type == "Cast" and given > 2048 and query.element_type(node.inputs[0]) in _HALVES:
+        if (
+            node.op_type == "Cast"
+            and given > 2048
+            and query.element_type(node.inputs[0]) in query.HALF_FLOATS
+        ):
             self.widened += 1
             return
         total = sum(size or 0 for size in made)

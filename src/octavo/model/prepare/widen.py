@@ -19,7 +19,7 @@ from octavo.model.graph.tensors import element_type
 from octavo.model.prepare.constants import remove_no_ops
 
 WIDE = ir.DataType.FLOAT
-NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+NARROW = query.HALF_FLOATS | {ir.DataType.DOUBLE}
 _MIN_BYTES = 4096  # bytes; a smaller weight is not worth a Cast
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
