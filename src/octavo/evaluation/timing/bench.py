@@ -112,7 +112,7 @@ def _check_runs(sessions: Sequence[Session], feeds: Sequence[Feed], sources: Seq
             session.run(feeds[0])
         except ModelError as error:
             raise ModelError(
-                f"{model_title(source)} does not run on the samples: {error} With data=… give samples that fit."
+                f"{model_title(source)} does not run on the samples: {error} Give samples that fit as data=…"
             ) from error
 
 
