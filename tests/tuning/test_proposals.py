@@ -19,7 +19,7 @@ from octavo.cli.main import main
 from octavo.core.recipe import W8A8
 from octavo.errors import ModelError
 from octavo.model.files import io
-from octavo.model.graph.meta import KEY, recorded
+from octavo.model.graph.meta import KEY, recorded_recipe
 
 
 def wide_range_net() -> onnx.ModelProto:
@@ -50,14 +50,14 @@ def test_a_model_carries_the_recipe_that_it_was_made_by(tmp_path: Path) -> None:
     recipe = W8A8.but(steps=("bias-correction",), op_types=("Conv",))
     proto = conv_net()
     octavo.quantize(proto, feeds_for(proto), recipe=recipe, output=tmp_path / "q.onnx")
-    assert recorded(io.load(tmp_path / "q.onnx")) == recipe
+    assert recorded_recipe(io.load(tmp_path / "q.onnx")) == recipe
 
 
 def test_a_text_that_is_not_a_recipe_counts_as_none() -> None:
     model = io.load(conv_net())
     for text in ("", "{", "[]", '{"weights": 7}', "[" * 50_000):
         model.metadata_props[KEY] = text
-        assert recorded(model) is None
+        assert recorded_recipe(model) is None
 
 
 def test_a_proposal_keeps_the_recipe_and_gains_on_held_back_samples(found: Any) -> None:
