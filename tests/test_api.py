@@ -399,3 +399,15 @@ def test_an_output_that_is_the_data_is_refused(call: Callable[..., object], tmp_
     with pytest.raises(OutputError, match=r"data .* never overwritten"):
         call(convolutions(), str(data), output=data)
     assert data.read_bytes() == before
+
+
+@pytest.mark.parametrize("samples", ["10", 2.5, True])
+def test_samples_that_are_not_a_whole_number_are_refused(samples: Any) -> None:
+    with pytest.raises(RecipeError, match="samples is a whole number"):
+        octavo.quantize(convolutions(), feeds_for(convolutions(), 1), samples=samples, effort="plain")
+
+
+def test_a_misspelt_keyword_is_compared_with_those_of_the_signature_too() -> None:
+    misspelt: dict[str, Any] = {"efort": "plain"}
+    with pytest.raises(RecipeError, match="did you mean 'effort'"):
+        octavo.quantize(convolutions(), **misspelt)

@@ -333,7 +333,8 @@ class _Split:
     def of(cls, given: dict[str, Any]) -> _Split:
         for name in given:
             if name not in _KNOWN:
-                raise RecipeError(f"There is no keyword {name!r}{closest(name, _KNOWN) or '.'}")
+                known = (*_KNOWN, *_OF_SIGNATURE)
+                raise RecipeError(f"There is no keyword {name!r}{closest(name, known) or '.'}")
 
         def part(kind: Any) -> Any:
             return {name: value for name, value in given.items() if name in kind.__annotations__}
@@ -343,6 +344,7 @@ class _Split:
         return cls(part(Changes), cast("Requirements", said), part(Options), rest)
 
 
+_OF_SIGNATURE = ("model", "data", "output", "target", "recipe", "effort", "samples")
 _KNOWN = (*Changes.__annotations__, *Requirements.__annotations__, *Options.__annotations__, "plan", "stats")
 
 

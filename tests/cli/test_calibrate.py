@@ -72,7 +72,7 @@ def test_quantize_takes_statistics_instead_of_data(capsys: pytest.CaptureFixture
 
 @pytest.mark.usefixtures("folder")
 def test_wrong_requests_are_sentences(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is no shard" in complaint(capsys, 2, *CALIBRATE, "-o", "m.stats", "--shard", "4/3")
+    assert "is not a shard" in complaint(capsys, 2, *CALIBRATE, "-o", "m.stats", "--shard", "4/3")
     assert "--dynamic" in complaint(capsys, 2, *CALIBRATE, "-o", "m.stats", "--dynamic")
     assert "needs -o" in complaint(capsys, 2, "stats", "merge", "a", "b")
     assert "takes one file" in complaint(capsys, 2, "stats", "show", "a", "b")

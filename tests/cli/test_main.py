@@ -234,3 +234,8 @@ def test_one_op_and_one_target_in_detail(capsys: pytest.CaptureFixture[str]) -> 
     assert "QLinearConv" in capsys.readouterr().out
     assert main(["targets", "ort-cpu"]) == 0
     assert "kept in float" in capsys.readouterr().out
+
+
+def test_a_second_file_is_told_that_data_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["quantize", "model.onnx", "calibration.npz"]) == 2
+    assert "data is given with --data" in capsys.readouterr().err

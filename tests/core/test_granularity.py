@@ -63,7 +63,7 @@ def test_granularity_is_written_short(text: str, grain: Granularity) -> None:
     ],
 )
 def test_other_text_is_no_granularity(text: str) -> None:
-    with pytest.raises(RecipeError, match="is no granularity; write tensor"):
+    with pytest.raises(RecipeError, match="is not a granularity; write tensor"):
         parse(text)
 
 

@@ -82,10 +82,10 @@ def test_float8_has_common_spellings(name: str) -> None:
 
 def test_unknown_type_names_the_nearest() -> None:
     with pytest.raises(
-        RecipeError, match=r"'unt8' is no quantized type; did you mean 'uint8'.*Known types: int4"
+        RecipeError, match=r"'unt8' is not a quantized type; did you mean 'uint8'.*Known types: int4"
     ):
         qtype("unt8")
-    with pytest.raises(RecipeError, match=r"'xyz' is no quantized type\. Known types"):
+    with pytest.raises(RecipeError, match=r"'xyz' is not a quantized type\. Known types"):
         qtype("xyz")
 
 

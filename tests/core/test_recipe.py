@@ -158,9 +158,9 @@ def test_presets_are_what_their_names_say() -> None:
 
 
 def test_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(RecipeError, match=r"'W8A9' is no preset; did you mean 'W8A8'.*Known: W8A8, W8A16"):
+    with pytest.raises(RecipeError, match=r"'W8A9' is not a preset; did you mean 'W8A8'.*Known: W8A8, W8A16"):
         preset("W8A9")
-    with pytest.raises(RecipeError, match=r"'xyz' is no preset\. Known"):
+    with pytest.raises(RecipeError, match=r"'xyz' is not a preset\. Known"):
         Recipe.from_dict({"base": "xyz"})
     with pytest.raises(RecipeError, match="base: expected the name of a preset"):
         Recipe.from_dict({"base": ["W8A8"]})
@@ -222,13 +222,13 @@ BAD = [
     ),
     (
         {"base": "W8A8", "weights": {"qtype": "int9"}},
-        "weights.qtype: 'int9' is no quantized type; did you mean",
+        "weights.qtype: 'int9' is not a quantized type; did you mean",
     ),
-    ({"base": "W8A8", "weights": "int9"}, "weights: 'int9' is no quantized type; did you mean 'int8'"),
+    ({"base": "W8A8", "weights": "int9"}, "weights: 'int9' is not a quantized type; did you mean 'int8'"),
     ({"base": "W8A8", "weights": 8}, "weights: expected a mapping of settings, found 8"),
     (
         {"base": "W8A8", "activations": "dynmic"},
-        "activations: 'dynmic' is no quantized type",
+        "activations: 'dynmic' is not a quantized type",
     ),
     ({"base": "W8A8", "activations": 3}, "activations: expected a mapping"),
     (
@@ -241,7 +241,7 @@ BAD = [
     ),
     (
         {"base": "W8A8", "activations": {"granularity": "chan"}},
-        "activations.granularity: 'chan' is no granularity",
+        "activations.granularity: 'chan' is not a granularity",
     ),
     ({"base": "W8A8", "activations": {"min_range": -1}}, "activations: A smallest range of -1"),
     ({"base": "W8A8", "style": "qqq"}, "style: 'qqq' is not one of qdq, qoperator, integer"),

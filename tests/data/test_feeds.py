@@ -162,7 +162,7 @@ def test_no_samples_are_an_error(data: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"), [({"x": 1}, "one sample; put it into a list"), (3, "can't be a int")]
+    ("data", "message"), [({"x": 1}, "one sample; put it into a list"), (3, "can't be of type int")]
 )
 def test_what_is_no_data_at_all(data: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):

@@ -35,7 +35,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _shard(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no shard; write 1/4 for the first of four")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shard; write 1/4 for the first of four")
     return int(match[1]), int(match[2])
 
 

@@ -122,8 +122,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         known = _flags(top, options.verb)
         flag = unknown[0].partition("=")[0]
         place = f"octavo {options.verb}" if options.verb else "octavo"
-        hint = closest(flag, known) if flag.startswith("-") else ""
-        raise RecipeError(f"{place} does not take {unknown[0]!r}{hint or ';'} See '{place} --help'.")
+        if flag.startswith("-"):
+            hint = closest(flag, known)
+        else:
+            hint = "; data is given with --data." if "--data" in known else ""
+        raise RecipeError(f"{place} does not take {unknown[0]!r}{hint or '.'} See '{place} --help'.")
     for name in ("json", "quiet", "debug", "isolate"):
         setattr(options, name, getattr(options, name, False))
     options.limits = getattr(options, "limits", None)

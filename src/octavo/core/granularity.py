@@ -72,7 +72,7 @@ def parse(text: str) -> Granularity:
     except ValueError:
         pass
     raise RecipeError(
-        f"{str(text)!r} is no granularity; write tensor, channel, channel:AXIS, block:SIZE or"
+        f"{str(text)!r} is not a granularity; write tensor, channel, channel:AXIS, block:SIZE or"
         " block:SIZE:AXIS."
     )
 

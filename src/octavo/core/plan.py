@@ -386,7 +386,7 @@ class Plan(Shown):
         except OSError as error:
             raise TableError(f"Plan {path} can't be read: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:
-            raise TableError(f"Plan {path} is no JSON: {error}.") from error
+            raise TableError(f"Plan {path} is not JSON: {error}.") from error
         try:
             return cls.from_dict(data)
         except TableError as error:

@@ -130,7 +130,7 @@ def qtype(name: str | QType) -> QType:
     key = _OTHER_NAMES.get(key, key)
     if key not in _ALL:
         raise RecipeError(
-            f"{str(name)!r} is no quantized type{closest(key, QTYPES) or '.'}"
+            f"{str(name)!r} is not a quantized type{closest(key, QTYPES) or '.'}"
             f" Known types: {', '.join(QTYPES)}."
         )
     return _ALL[key]

@@ -478,7 +478,7 @@ def preset(name: str) -> Recipe:
     """The preset of this name: W8A8, W8A16 and FP8 are static, W8 dynamic, W4 and W4A16 weight-only."""
     if name not in PRESETS:
         raise RecipeError(
-            f"{name!r} is no preset{closest(name, PRESETS) or '.'} Known: {', '.join(PRESETS)}."
+            f"{name!r} is not a preset{closest(name, PRESETS) or '.'} Known: {', '.join(PRESETS)}."
         )
     return PRESETS[name]
 

@@ -260,8 +260,8 @@ class _ArrayRows(Sequence[Any]):
 def _as_pairs(data: Any) -> Iterable[tuple[Any, Any]]:
     if not isinstance(data, Iterable) or isinstance(data, Mapping):
         raise DataError(
-            f"Labelled data can't be a {type(data).__name__}; give a path, (images, labels), or pairs of "
-            "(feed, label)."
+            f"Labelled data can't be of type {type(data).__name__}; give a path, (images, labels), or pairs"
+            " of (feed, label)."
         )
     for index, pair in enumerate(data):
         if not isinstance(pair, tuple | list) or len(pair) != 2:

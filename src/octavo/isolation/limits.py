@@ -61,7 +61,7 @@ class Limits:
 def _size(what: str, value: int | str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
     if found is None or found[2] not in _UNITS or len(found[1]) > 18:
-        raise RecipeError(f"{value!r} is no {what}; write bytes, or for example 512MiB or 4GB.")
+        raise RecipeError(f"{value!r} is not a {what}; write bytes, or for example 512MiB or 4GB.")
     return int(float(found[1]) * _UNITS[found[2]])
 
 

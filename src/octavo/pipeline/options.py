@@ -114,6 +114,8 @@ def run_of(
     stats: Stats | None = None,
 ) -> Run:
     """Group the keywords of a verb."""
+    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int)):
+        raise RecipeError(f"samples is a whole number, not {samples!r}.")
     given: dict[str, Any] = dict(options)
     for name in given:
         if name not in Options.__annotations__:

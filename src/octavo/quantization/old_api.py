@@ -110,7 +110,7 @@ def _pair(name: str, numbers: Sequence[Any], what: str) -> QParams:
     kind = INT8 if zero.dtype == np.int8 or int(zero) < 0 else UINT8
     if not kind.qmin <= int(zero) <= kind.qmax or int(zero) != float(zero):
         raise OptionError(
-            f"{what}[{name!r}]: the zero point {zero} is no {kind}; it comes first, then the scale."
+            f"{what}[{name!r}]: the zero point {zero} is not a {kind}; it comes first, then the scale."
         )
     if not 0.0 < float(scale) < np.inf:
         raise OptionError(

@@ -42,7 +42,7 @@ class Bnb4:
 def check(kind: int, size: int) -> None:
     """Refuse a type that there is not, and blocks that the kernel does not take."""
     if kind not in TABLES:
-        raise RecipeError(f"{kind!r} is no 4-bit float type; choose 0 for FP4 or 1 for NF4.")
+        raise RecipeError(f"{kind!r} is not a 4-bit float type; choose 0 for FP4 or 1 for NF4.")
     if size < 16 or size & (size - 1):
         raise RecipeError(
             f"A block of {size} values is not taken by MatMulBnb4; choose a power of two from 16."

@@ -79,8 +79,8 @@ def _found(data: Any, specs: Specs) -> Source:
 def _unknown(data: Any) -> DataError:
     if not isinstance(data, Path):
         return DataError(
-            f"Calibration data can't be a {type(data).__name__}; give a list of {{input name: array}}, a "
-            "reader with get_next(), or the path of .npz files."
+            f"Calibration data can't be of type {type(data).__name__}; give a list of {{input name: array}},"
+            " a reader with get_next(), or the path of .npz files."
         )
     if data.is_dir():
         return DataError(
