@@ -333,7 +333,7 @@ def test_a_result_that_fails_its_check_leaves_the_old_output(place: Path, extern
 
 
 def test_a_folder_that_is_not_there_is_an_error_before_anything_is_done(place: Path) -> None:
-    with pytest.raises(OutputError, match="no folder"):
+    with pytest.raises(OutputError, match="none does not exist; create it"):
         octavo.quantize(layers(1), Bomb, output=place / "none" / "q.onnx", effort="plain")
 
 

@@ -184,7 +184,8 @@ def check_output(model: ir.Model, path: Path) -> None:
     path = path.absolute()
     with _reported(path):
         if not path.parent.is_dir():
-            raise OutputError(f"{path.parent} is not a folder; create it first, or choose another output.")
+            there = "is not a folder" if path.parent.exists() else "does not exist"
+            raise OutputError(f"The folder {path.parent} {there}; create it, or choose another output.")
     beside = path.with_name(path.name + ".data")
     refuse_special(path)
     refuse_special(beside)
