@@ -39,6 +39,12 @@ def sleep():
     time.sleep(600)
     yield {}
 
+def crash_when_stopped():
+    try:
+        yield from sleep()
+    finally:
+        ctypes.string_at(0)
+
 def loading():
     try:
         yield from sleep()
@@ -123,6 +129,19 @@ def test_a_request_to_stop_that_a_library_makes_an_error_of_is_one_still(folder:
     said = process.communicate(timeout=60)[1]
     assert (process.returncode, "loaded" in said) == (143, False)
     assert (folder / "out.onnx").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_library_that_crashes_when_it_is_stopped_is_no_fault_of_the_model(
+    folder: Path, number: int, code: int
+) -> None:
+    process = _started("--data", "data:crash_when_stopped")
+    _asleep()
+    os.kill(process.pid, number)
+    said = process.communicate(timeout=60)[1]
+    assert (process.returncode, "crashed" in said) == (code, False)
+    assert (folder / "out.onnx").read_bytes() == b"old"
+    assert list((folder / "tmp").iterdir()) == []
 
 
 def test_a_command_that_is_killed_takes_its_child_along(folder: Path) -> None:

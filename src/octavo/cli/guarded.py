@@ -54,7 +54,10 @@ def split(arguments: Sequence[str]) -> None:
     name = signal.Signals(-code).name if -code in set(signal.Signals) else ""
     if name in _LOSSES:
         _clear(arguments)
-        raise IsolationError(_loss(name))
+        # Native code that a request to stop breaks off while it is being loaded may crash: that is no fault.
+        if (asked := stopped()) is None:
+            raise IsolationError(_loss(name))
+        os._exit(asked)
     os._exit(code if code >= 0 else 128 - code)
 
 
@@ -90,6 +93,7 @@ def _watch(child: int, watched: set[signal.Signals]) -> int:
     while True:
         found = signal.sigwaitinfo(watched)
         if found.si_signo != signal.SIGCHLD:
+            _asked_by.append(found.si_signo)
             if found.si_code <= 0:
                 os.kill(child, found.si_signo)
             continue
