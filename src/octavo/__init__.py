@@ -63,7 +63,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from octavo._version import __version__
-from octavo.core import deferred
+from octavo.core import lazy
 
 if TYPE_CHECKING:
     from octavo.api import (
@@ -205,7 +205,7 @@ def stability(name: str) -> str:
     return "provisional" if name in PROVISIONAL else "stable"
 
 
-deferred.install()
+lazy.install()
 
 
 def __getattr__(name: str) -> Any:

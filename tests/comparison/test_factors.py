@@ -14,7 +14,7 @@ from quantizing import run
 import octavo
 from octavo.comparison import Comparison, compare
 from octavo.comparison.factors import with_factors
-from octavo.comparison.float_forms import best_match, plain
+from octavo.comparison.match import best_match, plain
 from octavo.model.files import io
 
 WIDE, HIDDEN = 48, 160

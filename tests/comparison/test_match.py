@@ -12,9 +12,8 @@ from quantizing import EVERYWHERE, convolutions, feeds_for, layers, weights
 import octavo
 from octavo.comparison import compare
 from octavo.comparison.constants import blocks, is_constant, real
-from octavo.comparison.float_forms import best_match, plain
 from octavo.comparison.lowered_operators import weight
-from octavo.comparison.match import Matching, aligned, weight_pairs
+from octavo.comparison.match import Matching, aligned, best_match, plain, weight_pairs
 from octavo.core import metrics
 from octavo.model.files import io
 from octavo.model.graph import query

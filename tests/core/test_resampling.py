@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.core.resampling import sqnr_interval
+from octavo.core.intervals import sqnr_interval
 
 
 def test_the_interval_of_an_sqnr_holds_its_value_and_narrows_with_samples() -> None:

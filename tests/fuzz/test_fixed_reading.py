@@ -15,8 +15,8 @@ from onnx import helper
 import octavo
 from octavo.calibration.statistics import HistogramState
 from octavo.calibration.statistics.extremes import ExtremesState
-from octavo.calibration.statistics.sample_set import SampleSet
-from octavo.core.bounded import read_bytes
+from octavo.calibration.statistics.state import SampleSet
+from octavo.core.files import read_bytes
 from octavo.data.images import geometry
 from octavo.data.images.preprocessing import PREPROCESSING, Preset
 from octavo.data.readers import source_of

@@ -16,7 +16,7 @@ import pytest
 import octavo
 from hostile.models import WIDTH, feeds, layer, written
 from hostile.sandbox import Sandbox
-from octavo.core.bounded import read_bytes
+from octavo.core.files import read_bytes
 from octavo.errors import DataError, ModelError, OctavoError, TableError
 from octavo.quantization import static_quantize_runner
 from octavo.quantization._calibrate_cli import load_quantization_params

@@ -14,7 +14,7 @@ from quantizing import convolutions, feeds_for, layers
 
 import octavo
 from octavo.cli.main import main
-from octavo.linting.saturation import at_risk, rows
+from octavo.linting.rules.accepted import at_risk, rows
 from octavo.model.files import io
 from octavo.targets import TARGETS
 

@@ -13,7 +13,7 @@ import octavo
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.runtime.session import Session
-from octavo.planning import masks
+from octavo.planning import barriers
 
 LENGTH = 32
 LOWER = np.tril(np.ones((LENGTH, LENGTH), np.float32))
@@ -76,12 +76,12 @@ def softmax_of(proto: onnx.ModelProto) -> Any:
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_causal_masks_are_recognized(name: str) -> None:
-    assert masks.is_causal(softmax_of(attention(*CAUSAL[name])))
+    assert barriers.is_causal(softmax_of(attention(*CAUSAL[name])))
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_masks_are_not(name: str) -> None:
-    assert not masks.is_causal(softmax_of(attention(*OTHERS[name])))
+    assert not barriers.is_causal(softmax_of(attention(*OTHERS[name])))
 
 
 @pytest.mark.parametrize("name", CAUSAL)

@@ -17,7 +17,7 @@ from octavo.data.readers.random_samples import random_data
 from octavo.errors import OctavoError
 from octavo.model.prepare import PrepareOptions
 
-SCOPE = ("tuning", "evaluation/timing", "core/resampling.py")
+SCOPE = ("tuning", "evaluation/timing", "core/intervals.py")
 SECONDS = 30.0
 
 

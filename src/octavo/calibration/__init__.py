@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from octavo.calibration.comparison import Reading, compare_methods
 from octavo.calibration.gather import gather
 from octavo.calibration.methods import need, need_of, needs_histogram, read
-from octavo.calibration.methods.kept import narrow_ranges, narrow_ranges_note
+from octavo.calibration.methods.spread import narrow_ranges, narrow_ranges_note
 from octavo.calibration.observe.collect import collect
 from octavo.calibration.observe.sampling import sampled
 from octavo.calibration.saved import check_requests

@@ -1,9 +1,4 @@
-"""Histograms centred on zero, ``(counts, edges, low, high, threshold)``, as other tools exchange them.
-
-Bins are equally wide and lie on either side of zero up to the threshold. There are never more than
-``MAX_BINS``: where values far beyond the threshold come, pairs of bins are added up instead of appending bins
-without end.
-"""
+"""Histograms centred on zero, and the distance between two, as other tools exchange them."""
 
 from __future__ import annotations
 
@@ -16,6 +11,46 @@ from octavo.calibration.methods.entropy import best_threshold
 from octavo.calibration.methods.spread import within
 from octavo.calibration.statistics import HistogramState
 from octavo.core.stats import Range
+
+# ---- How far one distribution lies from another: relative entropy, and smoothing that keeps it finite
+
+
+def smooth_distribution(p: npt.ArrayLike, eps: float = 0.0001) -> npt.NDArray[np.float32] | None:
+    """Give each zero the weight ``eps``, taken in equal parts from what is not zero.
+
+    None where nothing is left to take from: no count at all, or too little of it.
+    """
+    counts = np.asarray(p, np.float64)
+    empty = counts == 0
+    filled = int(counts.size - np.count_nonzero(empty))
+    if not filled:
+        return None
+    taken = eps * np.count_nonzero(empty) / filled
+    smooth = np.where(empty, eps, counts - taken)
+    return smooth.astype(np.float32) if bool(np.all(smooth > 0)) else None
+
+
+def rel_entr(pk: npt.ArrayLike, qk: npt.ArrayLike) -> Array:
+    """Return ``p ln(p / q)`` element by element: 0 where p is 0, infinite where q is or one is negative."""
+    p, q = np.asarray(pk), np.asarray(qk)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        defined = np.where((p > 0) & (q > 0), p * np.log(p / q), np.inf)
+    return np.where((p == 0) & (q >= 0), 0.0, defined).astype(np.result_type(p, q, np.float32))
+
+
+def entropy(pk: npt.ArrayLike, qk: npt.ArrayLike, base: float | None = None, axis: int = 0) -> Array:
+    """Return the Kullback-Leibler divergence of two distributions, which need not be normalised."""
+    p, q = (np.asarray(v, np.float64) for v in (pk, qk))
+    parts = rel_entr(p / p.sum(axis=axis, keepdims=True), q / q.sum(axis=axis, keepdims=True))
+    total = np.sum(parts, axis=axis)
+    return np.asarray(total if base is None else total / np.log(base))
+
+
+# ---- Histograms centred on zero, ``(counts, edges, low, high, threshold)``, as other tools exchange them
+#
+# Bins are equally wide and lie on either side of zero up to the threshold. There are never more than
+# ``MAX_BINS``: where values far beyond the threshold come, pairs of bins are added up instead of appending
+# bins without end.
 
 Array: TypeAlias = npt.NDArray[Any]
 Centred: TypeAlias = tuple[Array, Array, float, float, float]

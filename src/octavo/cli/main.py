@@ -24,7 +24,7 @@ from octavo.cli import guarded, isolated
 from octavo.cli.console import Console
 from octavo.cli.data import separate_data
 from octavo.cli.verb import Answer, Verb, as_json_text
-from octavo.core.registry import load_entry
+from octavo.core.lazy import load_entry
 from octavo.errors import OctavoError, RecipeError, closest
 
 _VERBS = (  # modules of octavo.cli with a VERB, in the order in which they are listed

@@ -8,13 +8,13 @@ from typing import Protocol, cast
 
 import onnx_ir as ir
 
-from octavo.comparison import data_pass, float_forms
+from octavo.comparison import data_pass
 from octavo.comparison.blame import BAD, blames
-from octavo.comparison.causes import Finding, excess, explain, weight_finding
-from octavo.comparison.changes import Changes, base_recipe
+from octavo.comparison.causes import Changes, Finding, base_recipe, excess, explain, weight_finding
 from octavo.comparison.data_pass import PassSums, TensorSums
 from octavo.comparison.factors import with_factors
-from octavo.comparison.match import Matching, Pair, match
+from octavo.comparison.match import Matching, Pair, best_match, match, plain
+from octavo.comparison.match import prepared as prepared_form
 from octavo.comparison.observing_session import mapped
 from octavo.comparison.result import Comparison, Culprit, OutputError, TensorError
 from octavo.comparison.signals import View
@@ -61,9 +61,9 @@ def compare(
     tell = progress if progress is not None else _silent
     with scratch.folder() as folder:
         tell("match", 0, 1)
-        mine = mapped(float_forms.plain(model_of(quantized)), Path(folder))
+        mine = mapped(plain(model_of(quantized)), Path(folder))
         _refuse_quantized(io.load(float_model))
-        found, form = float_forms.best_match(float_model, mine)
+        found, form = best_match(float_model, mine)
         _refuse_float(found.view)
         if not found.pairs:
             raise ModelError(
@@ -127,7 +127,7 @@ def _result(
     weights = weight_errors(found)
     made_by = meta.recorded_recipe(found.view.model)
     base = made_by if made_by is not None else base_recipe(found.view.model, weights.values())
-    prepared = float_forms.prepared(source, 21) if query.opset(original) < 21 else original
+    prepared = prepared_form(source, 21) if query.opset(original) < 21 else original
     culprits = _culprits(found, seen, weights, Changes(prepared, base))
     tensors = tuple(_tensor(pair, watch) for pair, watch in seen.pairs.items())
     outputs = tuple(

@@ -21,8 +21,8 @@ from octavo.comparison.measure import Clipping, Gap, Power, Row, row
 from octavo.comparison.observing_session import Observed, fitting, observed, open_proto
 from octavo.comparison.replay import Replay
 from octavo.comparison.signals import Numbers, View, half_type
+from octavo.core.intervals import sqnr_interval
 from octavo.core.qtypes import from_onnx
-from octavo.core.resampling import sqnr_interval
 from octavo.data.feeds import Data, Feeds
 from octavo.errors import ModelError
 from octavo.model.graph import query

@@ -12,7 +12,7 @@ from typing import Any
 from octavo import planning
 from octavo.comparison import checks
 from octavo.comparison.checks import ERROR, LEAST_OPSET, NOTE, WARNING, Finding, Progress
-from octavo.comparison.float_forms import prepared
+from octavo.comparison.match import prepared
 from octavo.core.shown import Shown
 from octavo.data.feeds import Data
 from octavo.errors import ModelError

@@ -26,12 +26,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from octavo.core import codec
-from octavo.core.bounded import read_bytes
-from octavo.core.files import replacing
+from octavo.core.files import read_bytes, replacing
 from octavo.core.granularity import PerBlock
+from octavo.core.lazy import load_entry
 from octavo.core.qtypes import UINT8, QType
 from octavo.core.recipe import FloatType, Style, WriteOptions
-from octavo.core.registry import load_entry
 from octavo.core.scheme import Method, MinMax, Scheme
 from octavo.core.shown import Shown
 from octavo.errors import RecipeError, TableError, closest

@@ -20,8 +20,7 @@ import numpy as np
 import yaml
 
 from octavo.core import codec
-from octavo.core.bounded import read_bytes
-from octavo.core.files import replacing
+from octavo.core.files import read_bytes, replacing
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qtypes import FLOAT8E4M3FN, INT8, UINT4, UINT8, UINT16, QType, qtype
 from octavo.core.scheme import Distribution, Method, Scheme, refuse_unknown_fields

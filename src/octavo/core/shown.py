@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from octavo.core.registry import load_entry
+from octavo.core.lazy import load_entry
 
 _LONGEST_LINE = 200  # characters of a ``repr``; names in it may come from a model
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.core.lazy import load_entry
 from octavo.core.plan import Plan
-from octavo.core.registry import load_entry
 from octavo.emission import compressed, half_precision
 from octavo.emission.output_format import OutputFormat
 from octavo.errors import RecipeError, closest

@@ -20,7 +20,7 @@ from octavo.emission.writer import NodeChain, Writer
 from octavo.errors import TableError
 from octavo.model.graph import query
 from octavo.ops import Act, Kind, rule_of
-from octavo.planning import masks
+from octavo.planning.barriers import over_last_axis
 
 _LOWEST_FLOAT = np.float32(-3.0e38)  # a maximum with it changes no signal
 _AXES_BY_INPUT = 18  # the opset since which ReduceMax and ReduceMin take their axes as an input
@@ -88,7 +88,7 @@ class _Softmax(NodeChain):
 
     def write(self) -> None:
         """Write a floor over the last axis, which the kernel is fast at; else the parts."""
-        if masks.over_last_axis(self.softmax):
+        if over_last_axis(self.softmax):
             least = self._node("ReduceMin", [self._largest(0)], "least_max", keepdims=0)
             depth = self.shared("softmax_depth", np.float32(_FLOOR_DEPTH), key=self.axis)
             floor = self._node("Sub", [least, depth], "floor")

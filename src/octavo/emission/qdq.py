@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from octavo.core.plan import GRAPH_OUTPUT, Derived, Key, Plan
 from octavo.core.recipe import Style
-from octavo.emission import barriers, channel_shuffle, hard_swish, integer, names, special
+from octavo.emission import barriers, integer, lowered, names, special
 from octavo.emission.output_format import OutputFormat
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
@@ -41,7 +41,7 @@ class _Emitter:
 
     def run(self) -> None:
         slots = {key: self._slots(key) for key, _ in self.plan.edges()}  # before anything is replaced
-        shuffles = channel_shuffle.planned(self.w)
+        shuffles = lowered.planned_shuffles(self.w)
         gates = {name: self._input_key(name) for name, one in self.plan.nodes.items() if one == GATED}
         weights = [self.w.values[key.tensor] for key in self.plan.entries if self.w.is_stored(key)]
         written = {name for name in self.plan.nodes if special.write(self.w, name)}
@@ -61,9 +61,9 @@ class _Emitter:
                 for node, index in inputs:
                     node.replace_input_with(index, view)
         for name, key in gates.items():
-            hard_swish.write(self.w, self.w.nodes[name], key)
+            lowered.write_hard_swish(self.w, self.w.nodes[name], key)
         for shuffle in shuffles:
-            channel_shuffle.write(self.w, shuffle)
+            lowered.write_shuffle(self.w, shuffle)
         for name in self.plan.barriers:
             barriers.write(self.w, name)
         self.w.drop_unused(weights)

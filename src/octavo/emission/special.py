@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.core.plan import Constant, Key
-from octavo.emission import block_qdq, gather_blocks, names, split_activations
+from octavo.emission import block_qdq, names, split_activations
 from octavo.emission.nbits import block_product
 from octavo.emission.writer import MS, Writer
 from octavo.errors import TableError
@@ -20,7 +20,7 @@ def write(writer: Writer, name: str) -> bool:
         _recurrent(writer, node)
         return True
     if planned.lowering == GATHER_BLOCKS.op_type:
-        gather_blocks.write_lookup(writer, node, _key(node, 0))
+        block_qdq.write_lookup(writer, node, _key(node, 0))
         return True
     if planned.op_type == "Gather" and isinstance(writer.plan.entries.get(_key(node, 0)), Constant):
         _lookup(writer, node)

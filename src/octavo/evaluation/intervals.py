@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.core.resampling import draws
-from octavo.core.wilson import Z_95, wilson
+from octavo.core.intervals import Z_95, draws, wilson
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from octavo.core.registry import load_entry
+from octavo.core.lazy import load_entry
 from octavo.errors import RecipeError, closest
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from octavo.core import bounded
+from octavo.core import files
 from octavo.errors import ModelError
 from octavo.folders.parts import Part, Role, read_part
 from octavo.folders.variants import SUFFIXES
@@ -108,7 +108,7 @@ def _configuration(root: Path) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return a configuration file, which may come from anybody."""
     try:
-        read = bounded.read_json(path, _MOST_CONFIG)
+        read = files.read_json(path, _MOST_CONFIG)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} can't be read as JSON: {error}. Mend it, or take it away.") from error
     if not isinstance(read, dict):

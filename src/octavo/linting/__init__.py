@@ -6,7 +6,6 @@
 
 from octavo.linting import rules
 from octavo.linting.engine import lint
-from octavo.linting.finding import RULES, Finding, Severity
-from octavo.linting.report import Lint
+from octavo.linting.findings import RULES, Finding, Lint, Severity
 
 __all__ = ["RULES", "Finding", "Lint", "Severity", "lint", "rules"]

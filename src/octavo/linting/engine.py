@@ -7,8 +7,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from octavo.errors import ModelError, OutputError
-from octavo.linting.finding import RULES, Finding, Severity
-from octavo.linting.report import Lint
+from octavo.linting.findings import RULES, Finding, Lint, Severity
 from octavo.linting.view import View
 from octavo.model.files import io
 from octavo.model.graph.edit import Editor

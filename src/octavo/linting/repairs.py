@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.linting.finding import Repair
+from octavo.linting.findings import Repair
 from octavo.model.graph.edit import Editor
 
 Array = npt.NDArray[Any]

@@ -14,7 +14,7 @@ from octavo import calibration
 from octavo.calibration import tables
 from octavo.calibration.methods import need_of
 from octavo.core import affine, files
-from octavo.core.bounded import read_json
+from octavo.core.files import read_json
 from octavo.core.qtypes import UINT8
 from octavo.core.scheme import Entropy, Method, MinMax, Percentile, Scheme
 from octavo.core.stats import Range

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from octavo.calibration import narrow_ranges, narrow_ranges_note, read
 from octavo.calibration.centred import Centred, centred, merge, threshold
-from octavo.calibration.methods.moments import moments
+from octavo.calibration.methods.spread import moments
 from octavo.calibration.statistics import HistogramState
 from octavo.core.qtypes import INT8, UINT8, QType
 from octavo.core.scheme import Distribution, Entropy, Method, Percentile, Scheme

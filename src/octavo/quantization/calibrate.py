@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from octavo.calibration.divergence import entropy, rel_entr
+from octavo.calibration.centred import entropy, rel_entr
 from octavo.quantization import translate
 from octavo.quantization._calibrate_cli import load_quantization_params, main, run
 from octavo.quantization._calibrater import CPU, CalibraterBase

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from octavo.calibration.divergence import smooth_distribution
+from octavo.calibration.centred import smooth_distribution
 from octavo.calibration.tables import FORMATS, stock_cache
 from octavo.core import files
 from octavo.core.qtypes import FLOAT8E4M3FN, QTYPES

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from octavo.core.bounded import read_json
+from octavo.core.files import read_json
 from octavo.data.readers.tensor_files import read_tensor
 from octavo.errors import DataError
 from octavo.model.files import io

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.core.wilson import wilson_half_width
+from octavo.core.intervals import wilson_half_width
 
 NONE = "–"  # stands for a number that there is not
 

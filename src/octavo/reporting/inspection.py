@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from octavo.core.lazy import load_entry
 from octavo.core.qtypes import from_onnx
-from octavo.core.registry import load_entry
 from octavo.core.shown import Shown
 from octavo.model.graph import query
 from octavo.model.graph.dequantized import stored_weight

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from octavo.core.wilson import wilson_half_width
+from octavo.core.intervals import wilson_half_width
 from octavo.reporting.figures import (
     NONE,
     counted_share_text,

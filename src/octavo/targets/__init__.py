@@ -1,6 +1,6 @@
 """Datasheets of the runtimes that a model can be quantized for, found by name."""
 
-from octavo.core.registry import load_entry
+from octavo.core.lazy import load_entry
 from octavo.errors import RecipeError, closest
 from octavo.targets.target import Target
 

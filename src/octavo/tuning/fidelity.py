@@ -25,7 +25,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from octavo.core.resampling import sqnr_interval
+from octavo.core.intervals import sqnr_interval
 from octavo.tuning.heads import F64, MIN_SCORE, Answers, BoxReader, Reader, RowReader, readers_of
 from octavo.tuning.language import LanguageModel, Predictions, TokenSums
 

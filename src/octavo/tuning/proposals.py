@@ -22,8 +22,8 @@ from octavo.comparison import Change, Comparison, combined, compare
 from octavo.comparison.comparing import HasModel, model_of
 from octavo.core import scratch
 from octavo.core.cpu import cores
+from octavo.core.intervals import sqnr_draws
 from octavo.core.recipe import Recipe
-from octavo.core.resampling import sqnr_draws
 from octavo.core.shown import Shown
 from octavo.evaluation.timing.latency import Ratio
 from octavo.model.files import io

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.comparison import data_pass, float_forms
+from octavo.comparison import data_pass, match
 from octavo.comparison.observing_session import mapped
 from octavo.core import scratch
 from octavo.core.plan import Plan
@@ -39,7 +39,7 @@ def sensitivity(
 ) -> tuple[Layer, ...]:
     """The layers of a plan by their local error, the weakest first; ties in the order of the network."""
     with scratch.folder() as folder:
-        found, _ = float_forms.best_match(model, mapped(float_forms.plain(quantized), Path(folder)))
+        found, _ = match.best_match(model, mapped(match.plain(quantized), Path(folder)))
         if not found.pairs:
             return ()
         seen = data_pass.run_both(found, list(samples[:SAMPLES]), threads=threads)

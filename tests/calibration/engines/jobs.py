@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from octavo.calibration.engines.serial import Serial
+from octavo.calibration.engines.protocol import Serial
 from octavo.errors import DataError
 
 

@@ -30,8 +30,7 @@ from tuning.nets import conv_and_linear, samples
 import octavo
 from calibration.engines.jobs import Deadly, Killing, Refusing
 from octavo import tune
-from octavo.calibration.engines.job_files import JobFiles
-from octavo.calibration.engines.ray import RayEngine
+from octavo.calibration.engines.ray import JobFiles, RayEngine
 from octavo.errors import OctavoError
 from octavo.evaluation.timing.latency import Ratio
 from octavo.tuning import runner

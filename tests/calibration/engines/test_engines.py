@@ -14,8 +14,7 @@ from calibration.engines.jobs import Deadly, Packing, Refusing, Square
 from octavo.calibration.engines import automatic, engine_of
 from octavo.calibration.engines.automatic import Auto
 from octavo.calibration.engines.processes import Processes
-from octavo.calibration.engines.protocol import threads_each
-from octavo.calibration.engines.serial import Serial
+from octavo.calibration.engines.protocol import Serial, threads_each
 from octavo.core.cpu import cores
 from octavo.errors import DataError, OctavoError, RecipeError
 

@@ -11,9 +11,9 @@ from octavo.algorithms.layers.probes import probed
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
 from octavo.algorithms.layers.subject import Subject
 from octavo.algorithms.steps.step import Phase, Step, StepReport
-from octavo.core.option_text import options_of
+from octavo.core.codec import options_of
+from octavo.core.lazy import load_entry
 from octavo.core.qtypes import UINT16
-from octavo.core.registry import load_entry
 from octavo.core.requests import Request
 from octavo.core.stats import State
 from octavo.errors import RecipeError, closest

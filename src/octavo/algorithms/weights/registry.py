@@ -6,8 +6,8 @@ from dataclasses import fields
 from typing import Any
 
 from octavo.algorithms.weights.blocks import Algorithm
-from octavo.core.option_text import options_of
-from octavo.core.registry import load_entry
+from octavo.core.codec import options_of
+from octavo.core.lazy import load_entry
 from octavo.errors import RecipeError, closest
 
 _ALGORITHMS: dict[str, str] = {

@@ -47,6 +47,6 @@ def engine_of(
 
             return Auto(workers, threads)
         case _:
-            from octavo.calibration.engines.serial import Serial
+            from octavo.calibration.engines.protocol import Serial
 
             return Serial(threads)

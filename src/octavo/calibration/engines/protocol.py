@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from octavo.core.cpu import cores
 
@@ -97,3 +98,21 @@ def known_length(shards: Iterable[object]) -> int | None:
         return len(shards)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+# ---- One shard after the other, in this process
+
+
+@dataclass(frozen=True)
+class Serial:
+    """The engine without workers: this process does it all, with all threads."""
+
+    threads: int | None = None
+    name: ClassVar[str] = "serial"
+    workers: ClassVar[int] = 1
+
+    def map(self, job: Job[S, R], shards: Iterable[S]) -> Iterator[tuple[int, R]]:
+        """See :class:`Engine`."""
+        with job.open(self.threads) as do:
+            for index, shard in enumerate(shards):
+                yield index, do(shard)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from octavo.calibration.methods.minmax import minmax
 from octavo.calibration.statistics import CombinedState, ExtremesState, HistogramState, SampleExtremesState
-from octavo.core.registry import load_entry
+from octavo.core.lazy import load_entry
 from octavo.core.requests import Extremes, Histogram, Request
 from octavo.core.scheme import Method, MinMax, Scheme
 from octavo.core.stats import Range, State
@@ -27,7 +27,7 @@ _FUNCTIONS = {  # name of the method: module of octavo.calibration.methods, and 
     "percentile": "percentile:percentile",
     "entropy": "entropy:entropy",
     "mse": "mse:mse",
-    "distribution": "distribution:distribution",
+    "distribution": "spread:distribution",
     "auto": "auto:auto",
 }
 READERS: dict[str, Reader] = {name: load_entry(__name__, line) for name, line in _FUNCTIONS.items()}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.calibration.methods.distribution import distribution
 from octavo.calibration.methods.entropy import entropy
 from octavo.calibration.methods.mse import mse
 from octavo.calibration.methods.percentile import percentile
-from octavo.calibration.methods.spread import Spread
+from octavo.calibration.methods.spread import Spread, distribution
 from octavo.calibration.statistics import HistogramState
 from octavo.core.scheme import MSE, Auto, Distribution, Entropy, Percentile, Scheme
 from octavo.core.stats import Range

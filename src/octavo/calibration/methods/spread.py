@@ -11,16 +11,18 @@ so a bin ``[l, r]`` of ``n`` values adds ``n (G(r) - G(l)) / (r - l)``.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.statistics import HistogramState
+from octavo.calibration.statistics import CombinedState, HistogramState
 from octavo.core import affine
 from octavo.core.granularity import PerChannel
-from octavo.core.scheme import Scheme
-from octavo.core.stats import Range
+from octavo.core.scheme import Distribution, Scheme
+from octavo.core.stats import Range, State
 
 F64 = npt.NDArray[np.float64]
 
@@ -83,3 +85,65 @@ class Spread:
 def _cube(x: F64) -> F64:
     """Return the third power, many times as fast as ``x**3``."""
     return np.asarray(x * x * x)
+
+
+# ---- Mean and standard deviation of the values, or of a signed power of them, off a histogram
+
+
+def moments(state: HistogramState, power: float = 1.0) -> tuple[float, float]:
+    """Mean and standard deviation of ``sign(x) |x|**power``, each bin taken at its centre."""
+    if state.low == state.high:
+        return math.copysign(abs(state.low) ** power, state.low), 0.0
+    spread = Spread.of(state)
+    centres = (spread.edges[:-1] + spread.edges[1:]) / 2.0
+    values = np.sign(centres) * np.abs(centres) ** power
+    mean = float(np.average(values, weights=spread.counts))
+    return mean, math.sqrt(float(np.average((values - mean) ** 2, weights=spread.counts)))
+
+
+# ---- Mean and standard deviation of the values, taken as evenly spread within each bin
+
+
+def distribution(state: HistogramState, method: Distribution, scheme: Scheme) -> Range:
+    """Return the extremes and the standard deviation."""
+    spread = Spread.of(state)
+    total = spread.counts.sum()
+    if not total or state.low == state.high:
+        return Range(state.low, state.high, 0.0)
+    left, right = spread.edges[:-1], spread.edges[1:]
+    centres = (left + right) / 2.0
+    mean = float(centres @ spread.counts / total)
+    squares = (centres - mean) ** 2 + (right - left) ** 2 / 12.0
+    return Range(state.low, state.high, math.sqrt(float(np.dot(squares, spread.counts) / total)))
+
+
+# ---- How much of a tensor's values a range keeps; what lies outside of it is clipped
+
+LEAST_SHARE = 0.5  # a range that keeps less is almost certainly a mistake, and the user is told
+
+
+def kept_share(state: State, found: Range) -> float:
+    """The share of the values that lie in a range, widened to hold zero; 1 where only extremes are known."""
+    if isinstance(state, CombinedState):
+        state = state.first
+    if not isinstance(state, HistogramState) or not state.total or state.low == state.high:
+        return 1.0
+    spread = Spread.of(state)
+    below = np.concatenate([[0.0], np.cumsum(spread.counts)])
+    low, high = np.interp([min(found.low, 0.0), max(found.high, 0.0)], spread.edges, below)
+    return float((high - low) / below[-1])
+
+
+def narrow_ranges(stats: Mapping[str, State], ranges: Mapping[str, Range]) -> dict[str, float]:
+    """Return the tensors whose ranges keep less than half of their values, and what share of them."""
+    shares = {name: kept_share(stats[name], found) for name, found in ranges.items() if name in stats}
+    return {name: share for name, share in shares.items() if share < LEAST_SHARE}
+
+
+def narrow_ranges_note(narrow: Mapping[str, float]) -> str:
+    """Return the sentence that tells the user which tensors are clipped so much."""
+    named = ", ".join(f"{name!r} ({share:.0%})" for name, share in sorted(narrow.items(), key=lambda n: n[1]))
+    return (
+        f"The ranges of these tensors keep less than half of their values: {named}; choose another"
+        " calibration method, such as min-max, or a higher percentile."
+    )

@@ -12,10 +12,10 @@ l1        ReduceL1     Add       0
 
 An empty tensor gives what stands under "empty". The L1 norm is NaN if and only if a value is: minimum and
 maximum may hide it, and unlike a plain sum it does not turn infinities into NaN. It is left out where no NaN
-can occur (:mod:`.nan_analysis`).
+can occur (:mod:`.accumulators`).
 
 Feature maps of convolutions are reduced by pooling, which the runtime does in their blocked layout
-(:mod:`.feature_maps`), and what is left of them, a number for each channel, is returned: small nodes cost
+(:mod:`.augment`), and what is left of them, a number for each channel, is returned: small nodes cost
 more than their work. For the minimum of a map that is never negative a sample of positions is taken, which
 tells all if it is zero: one position, or the lattice if there is one. Where the values themselves are
 requested, the tensor is returned, or a lattice of a large map beside its extremes (:mod:`.sampling`). Tensors

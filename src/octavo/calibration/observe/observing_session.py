@@ -13,10 +13,8 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from octavo.calibration.observe.accumulators import Accumulators
-from octavo.calibration.observe.augment import Augmented, augment
-from octavo.calibration.observe.feature_maps import by_pooling
-from octavo.calibration.observe.nan_analysis import without_nan
+from octavo.calibration.observe.accumulators import Accumulators, without_nan
+from octavo.calibration.observe.augment import Augmented, augment, by_pooling
 from octavo.calibration.observe.observations import Observation, Reduced
 from octavo.calibration.observe.run_queue import Outputs, RunQueue, bytes_of
 from octavo.core import scratch

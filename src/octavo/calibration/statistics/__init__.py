@@ -23,10 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from octavo.calibration.statistics.channels import ChannelState
 from octavo.calibration.statistics.combined import STATES, CombinedState, Part, first_of
 from octavo.calibration.statistics.exact_sums import GramState, SumState
-from octavo.calibration.statistics.extremes import ExtremesState, SampleExtremesState
+from octavo.calibration.statistics.extremes import ChannelState, ExtremesState, SampleExtremesState
 from octavo.calibration.statistics.histograms import HistogramState
 from octavo.calibration.statistics.magnitude import MagnitudeState
 from octavo.calibration.statistics.moments import MomentsState

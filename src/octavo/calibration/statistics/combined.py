@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy.typing as npt
 
-from octavo.calibration.statistics.channels import ChannelState
 from octavo.calibration.statistics.exact_sums import GramState, SumState
-from octavo.calibration.statistics.extremes import ExtremesState, SampleExtremesState
+from octavo.calibration.statistics.extremes import ChannelState, ExtremesState, SampleExtremesState
 from octavo.calibration.statistics.histograms import HistogramState
 from octavo.calibration.statistics.magnitude import MagnitudeState
 from octavo.calibration.statistics.moments import MomentsState

@@ -25,7 +25,7 @@ from octavo.calibration.statistics import SampleExtremesState
 from octavo.calibration.tables import json_table, tensorrt_table, text_table
 from octavo.calibration.tables.table_checks import MAX_BYTES, checked
 from octavo.core import files
-from octavo.core.bounded import read_bytes
+from octavo.core.files import read_bytes
 from octavo.core.stats import Range, Stats
 from octavo.errors import TableError
 from octavo.model.files import io

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from octavo.calibration.tables.table_checks import MAX_BYTES
 from octavo.core import files
-from octavo.core.bounded import read_bytes
+from octavo.core.files import read_bytes
 from octavo.core.stats import Range
 from octavo.errors import TableError
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from octavo.core.registry import load_entry
+from octavo.core.lazy import load_entry
 from octavo.data.named_functions import is_named_function
 from octavo.data.readers.several_paths import matching
 from octavo.data.source import Given, Source, Specs

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from octavo.linting import repairs
-from octavo.linting.finding import Fault, Repair, Severity, rule
+from octavo.linting.findings import Fault, Repair, Severity, rule
 from octavo.linting.view import Array, Product, View, is_stored, name, stored
 from octavo.model.graph import query
 

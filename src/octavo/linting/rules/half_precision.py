@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from octavo.linting.finding import Fault, Severity, rule
+from octavo.linting.findings import Fault, Severity, rule
 from octavo.linting.view import View, name
 from octavo.model.graph import query
 from octavo.ops.half_precision import UNDEFINED_AT_ZERO, half_slots

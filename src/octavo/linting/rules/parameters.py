@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from octavo.linting import repairs
-from octavo.linting.finding import Fault, Severity, rule
+from octavo.linting.findings import Fault, Severity, rule
 from octavo.linting.view import View, channel_axis, dq_of, is_dq, is_q, is_stored, name, readers, stored
 from octavo.model.graph import query
 

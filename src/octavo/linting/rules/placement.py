@@ -12,7 +12,7 @@ from octavo.core.granularity import PerChannel, PerTensor
 from octavo.core.kernels import quantize
 from octavo.core.qparams import QParams
 from octavo.linting import repairs
-from octavo.linting.finding import Fault, Repair, Severity, rule
+from octavo.linting.findings import Fault, Repair, Severity, rule
 from octavo.linting.view import View, dq_of, is_q, is_stored, name, readers
 from octavo.model.graph import query
 from octavo.ops import CLAMPS, names_of

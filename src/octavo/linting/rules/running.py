@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from octavo.linting.finding import Fault, Severity, rule
+from octavo.linting.findings import Fault, Severity, rule
 from octavo.linting.view import View
 from octavo.model.graph.dequantized import Between, between
 from octavo.ops.integer_operators import WEIGHTED

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.linting import repairs
-from octavo.linting.finding import Fault, Repair, Severity, rule
+from octavo.linting.findings import Fault, Repair, Severity, rule
 from octavo.linting.view import MS, View, is_dq, is_stored, name, readers, stored
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor

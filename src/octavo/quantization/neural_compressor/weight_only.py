@@ -12,7 +12,7 @@ import onnx
 
 from octavo.algorithms.weights import BlockScheme, Gptq, KQuant, rtn
 from octavo.emission import nbits
-from octavo.emission.block_weights import GROUPED
+from octavo.emission.nbits import GROUPED
 from octavo.errors import RecipeError
 from octavo.quantization._names import elsewhere
 from octavo.quantization._streamed import StreamedModel, input_names, opened, source_of, tell

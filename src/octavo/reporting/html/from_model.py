@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octavo.core.bounded import read_json
+from octavo.core.files import read_json
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import QType, from_onnx

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from octavo.core import plan
-from octavo.core.bounded import read_json
+from octavo.core.files import read_json
 from octavo.errors import RecipeError, TableError
 from octavo.reporting.html import details, from_model
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from octavo.core.wilson import wilson_half_width
+from octavo.core.intervals import wilson_half_width
 from octavo.reporting.figures import (
     decibels_text,
     difference_text,

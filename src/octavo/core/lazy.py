@@ -1,18 +1,32 @@
-"""sympy is loaded when it is first used.
-
-onnx-ir imports sympy for arithmetic with the names of dimensions, which Octavo does not do. It takes 0.25 s
-of the 0.43 s that ``import onnx_ir`` takes (``python -X importtime``). While onnx-ir is being imported, a
-lazy module stands in for it. One that lies in ``sys.modules`` beforehand would not do: the import statement
-asks it for its specification, and that loads it.
-"""
+"""What is imported when it is first used: the entries of registries, and sympy."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any
+
+# ---- Registries: a table of names with one line ``module:attribute`` for each thing that can be added
+#
+# The module is imported when the entry is used, so that a registry costs nothing to import.
+
+
+def load_entry(package: str, entry: str) -> Any:
+    """Return the attribute that the line ``module:attribute`` names, of a module of the package."""
+    module, _, attribute = entry.partition(":")
+    return getattr(import_module(f"{package}.{module}"), attribute)
+
+
+# ---- sympy is loaded when it is first used
+#
+# onnx-ir imports sympy for arithmetic with the names of dimensions, which Octavo does not do. It takes 0.25 s
+# of the 0.43 s that ``import onnx_ir`` takes (``python -X importtime``). While onnx-ir is being imported, a
+# lazy module stands in for it. One that lies in ``sys.modules`` beforehand would not do: the import statement
+# asks it for its specification, and that loads it.
 
 _PACKAGE = "onnx_ir"
 _PUT_OFF = ("sympy", "onnx_ir._symbolic_shapes")  # the second uses the first while it is loaded
