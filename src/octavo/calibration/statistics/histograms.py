@@ -26,11 +26,13 @@ from octavo.errors import TableError
 
 # ---- Counting how many values lie in each bin ``[k w, (k + 1) w)`` of a width ``w = 2**e``
 #
-# Raising the counts takes longer than everything before it. So values are worked on in portions that stay in
-# the cache, in arrays that are used again, bins are numbered in 16 bits first, and the counts of all samples
-# are raised in place. A count that is raised twice in a row waits for itself, and after a Relu many values are
-# zero: those of the bin at zero are spread over many counts, which are added up when the counts are read.
+# Raising the counts takes longer than everything before it. So values are worked on in portions that stay
+# in the cache, in arrays that are used again, bins are numbered in 16 bits first, and the counts of all
+# samples are raised in place. A count that is raised twice in a row waits for itself, and after a Relu many
+# values are zero: those of the bin at zero are spread over many counts, which are added up when the counts
+# are read.
 
+Array = npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
 
 SIDE_BITS = 12
@@ -112,8 +114,6 @@ def _is_single(values: Array, exponent: int) -> bool:
 def _scale(exponent: int) -> np.float32:
     return np.float32(math.ldexp(1.0, -exponent))
 
-
-Array = npt.NDArray[Any]
 
 _VERSION = 2
 _HEADER = "<BBIIiiI"  # version, kind of extremes, stride, lattice, exponent, first bin, number of bins
