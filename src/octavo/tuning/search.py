@@ -390,10 +390,12 @@ class _Search:
         return [without_groups(start.candidate, unpaid)] if new and products - left_out else []
 
     def _grow(self, start: Trial, order: Sequence[str]) -> None:
-        """While nothing is faithful enough, keep more layers float: the smallest set first."""
-        runner, count = self.runner, 1
+        """While nothing faster than float is close enough to it, keep more layers float: few first."""
+        runner, demands, count = self.runner, self.demands, 1
+        fast = choice.is_faster(runner.now(start), demands)
         while count < len(order) and not runner.deadline.is_over:
-            if any(self.demands.unfaithful(trial) is None for trial in runner.trials):
+            faithful = any(demands.unfaithful(trial) is None for trial in runner.trials)
+            if self._is_kept() or (faithful and not fast):
                 return
             candidate = without_layers(start.candidate, order[:count])
             if all(trial.name != candidate.name for trial in runner.trials):
