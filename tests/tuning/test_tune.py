@@ -188,6 +188,43 @@ def test_while_nothing_is_faithful_enough_more_layers_stay_float() -> None:
     assert any("2 layers float" in name for name in counts)
 
 
+def test_a_slow_trial_that_is_close_enough_does_not_end_the_search_for_a_faster_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fixed(_: Any, models: Any, *rest: Any, **more: Any) -> list[Ratio]:
+        static = [isinstance(one, Path) and has_static_scales(one) for one in models]
+        return [Ratio(2, 2, 2) if fast else Ratio(1, 1, 1) for fast in static]
+
+    monkeypatch.setattr(runner, "speeds", fixed)
+    demands = Demands(min_sqnr=36)
+    tuned = tuned_by(convs_and_product(), samples(24), threads=1, engine="serial", demands=demands)
+    dynamic = next(trial for trial in tuned.trials if trial.name == "dynamic")
+    assert demands.unfaithful(dynamic) is None
+    assert tuned.met
+    assert tuned.best is not None
+    assert tuned.best.speed == Ratio(2, 2, 2)
+    assert "layers float" in tuned.best.name
+
+
+def has_static_scales(file: Path) -> bool:
+    return any(one.op_type == "QuantizeLinear" for one in onnx.load(file).graph.node)
+
+
+def convs_and_product() -> onnx.ModelProto:
+    """Convs, pooling and a small product: quantizing that alone is close to float and no faster."""
+    proto = many_convs(6)
+    w = np.random.default_rng(1).normal(size=(8, 8)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    more = [
+        node("GlobalAveragePool", ["r5"], ["g"], "pool"),
+        node("Flatten", ["g"], ["f"], "flat"),
+        node("MatMul", ["f", "w"], ["y"], "last"),
+    ]
+    proto.graph.node.extend(more)
+    proto.graph.output[0].CopyFrom(tensor("y", ["n", 8]))
+    return proto
+
+
 @octavo.metric(name="tuning_answer")
 def answer(outputs: dict[str, Any], label: Any) -> float:
     return float(outputs["logits"].argmax() == label)
