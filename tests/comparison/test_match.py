@@ -101,7 +101,38 @@ def test_weights_in_blocks_are_read() -> None:
     )  # fmt: skip
     compared = compare(plain_model, proto, [{"x": x}])
     assert compared.weights[0].name == "w"
+    assert compared.weights[0].qtype == "uint4"
     assert compared.weights[0].errors.sqnr > 100
+
+
+@pytest.mark.parametrize(
+    ("options", "table", "least"),
+    [
+        ({}, "float16", 60.0),
+        ({"embeddings": 4, "symmetric": False}, "uint4", 15.0),
+        ({"embeddings": 8, "symmetric": False}, "uint8", 40.0),
+        ({"embeddings": 2, "symmetric": False}, "uint2", 5.0),
+    ],
+    ids=["table in float16", "uint4", "uint8", "uint2"],
+)
+def test_4_bit_weights_beside_float16_are_compared_with_the_type_that_they_have(
+    options: dict[str, object], table: str, least: float
+) -> None:
+    nodes = [
+        node("Gather", ["table", "ids"], ["e"], "look"), node("MatMul", ["e", "w"], ["h"], "product"),
+        node("Relu", ["h"], ["r"], "relu"), node("MatMul", ["r", "v"], ["y"], "second"),
+    ]  # fmt: skip
+    constants = {"table": weights(96, 64), "w": weights(64, 128), "v": weights(128, 64)}
+    proto = model(nodes, [tensor("ids", [4], TensorProto.INT64)], [tensor("y", [4, 64])], constants)
+    feeds = [{"ids": np.arange(first, first + 4)} for first in range(0, 96, 8)]
+    made = octavo.quantize(proto, feeds, weights="int4", float_type="fp16:compute", **options)  # type: ignore[call-overload]
+    found = compare(proto, made.model, feeds)
+    assert not found.unmatched
+    kinds = {one.name: one for one in found.weights}
+    assert {name: one.qtype for name, one in kinds.items() if name == "table"} == {"table": table}
+    assert kinds["table"].errors.sqnr > least
+    assert {kinds["w"].qtype, kinds["v"].qtype} <= {"uint4", "uint8"}
+    assert all(one.local is not None and one.local.sqnr > 5 for one in found.tensors)
 
 
 def test_constants_are_read_through_quantize_transpose_and_cast() -> None:

@@ -128,6 +128,28 @@ def blocks(node: ir.Node) -> Array | None:
     return np.asarray(((q - centre[..., None]) * scale[..., None]).reshape(N, -1)[:, :K])
 
 
+def block_rows(node: ir.Node) -> Array | None:
+    """Return the table of a GatherBlockQuantized node; bytes may hold several integers of a row."""
+    if not all(map(is_constant, (node.inputs[0], node.inputs[2]))):
+        return None
+    table, scale = stored(node.inputs[0]), stored(node.inputs[2])
+    zeros = stored(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    bits, size, axis = (
+        int(query.attribute(node, name, default))
+        for name, default in (("bits", 4), ("block_size", 128), ("quantize_axis", 1))
+    )
+    if table.dtype == np.uint8:
+        table = _unpacked_rows(table, bits)
+        middle = np.full((), 1 << (bits - 1), np.uint8)
+        zeros = middle if zeros is None else _unpacked_rows(zeros, bits)[..., : scale.shape[-1]]
+    return dequantize(table, scale, zeros, axis, size)
+
+
+def _unpacked_rows(raw: Array, bits: int) -> Array:
+    each = 8 // bits
+    return _unpacked(raw, raw.size * each, bits).reshape(*raw.shape[:-1], raw.shape[-1] * each)
+
+
 def _unpacked(raw: Array, count: int, bits: int) -> Array:
     if bits == 4:
         return unpack4(raw.view(np.uint8), count, signed=False)

@@ -154,6 +154,8 @@ def weight(found: Unit, index: int) -> Array | None:
         return None
     if found.node.op_type == "MatMulNBits" and index == 1:
         return constants.blocks(found.node)
+    if found.node.op_type == "GatherBlockQuantized" and index == 0:
+        return constants.block_rows(found.node)
     if found.kind == "Gather" and found.is_integer and index == 0:
         return _table(found)
     held = constants.real(operand.value)

@@ -13,8 +13,9 @@ from octavo.comparison.constants import Array
 from octavo.comparison.lowered_operators import Unit, channel_axis, scale_of, weight
 from octavo.comparison.match import Matching, Pair, aligned, weight_pairs
 from octavo.comparison.measure import Errors
-from octavo.core.qtypes import QType, from_onnx
+from octavo.core.qtypes import QType, from_onnx, qtype
 from octavo.model.graph import query
+from octavo.model.graph.operators import BLOCKWISE
 
 StoredType: TypeAlias = QType | ir.DataType  # a quantized type, or a 16-bit float
 _HALF, _ROUGHLY = 0.51, 0.9  # steps: what is further off was cut
@@ -152,4 +153,6 @@ def _stored_type(unit: Unit, place: int) -> StoredType | None:
     kind = query.element_type(constants.stored_value(operand.value)) if operand is not None else None
     if kind is None or kind in query.HALF_FLOATS:
         return kind
+    if kind is ir.DataType.UINT8 and unit.node.op_type in BLOCKWISE:  # bytes may hold several integers
+        return qtype(f"uint{int(query.attribute(unit.node, 'bits', 4))}")
     return from_onnx(int(kind))
