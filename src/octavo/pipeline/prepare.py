@@ -25,7 +25,7 @@ LEAST_OPSET = 13  # the first with a scale for each channel
 BLOCK_OPSET = 21  # the first with blocks
 BFLOAT16_OPSET = 22  # the first with convolutions and poolings in bfloat16
 _AS_IT_IS = PrepareOptions(symbolic_shapes=False, fold_batch_norm=False, fold_constants=False, fuse=False)
-UNCHANGED = replace(_AS_IT_IS, remove_no_ops=False)  # for doors whose users expect every node again
+UNCHANGED = replace(_AS_IT_IS, remove_no_ops=False, describe=False)  # where every node is expected again
 
 
 @dataclass(frozen=True)

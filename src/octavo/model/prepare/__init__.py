@@ -50,6 +50,7 @@ class PrepareOptions:
     fuse: bool = True
     opset: int | None = None
     remove_no_ops: bool = True
+    describe: bool = True  # a note on what kind of model it is, for whoever reads the report
 
 
 _ADDITIVE = frozenset({"normalize", "shapes", "symbolic shapes"})  # what leaves nothing unused behind
@@ -81,7 +82,7 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     log = _Log()
     done = normalize(model)
     log.put("normalize", len(done), ", ".join(done).replace("{", "(").replace("}", ")"))
-    kind = describe_kind(model)
+    kind = describe_kind(model) if wanted.describe else None
     if kind is not None:
         log.notes.append(f"the model: {kind}")
     if wanted.opset is not None and query.opset(model) < wanted.opset:
