@@ -238,7 +238,7 @@ def by_collector(package: Any, values: Array, method: str, bins: int, symmetric:
 
 
 @FEW
-@given(tensors(), st.sampled_from([128, 512, 2048]))
+@given(tensors(), st.sampled_from([128, 129, 255, 512, 777, 2048, 4095]))
 def test_the_collector_errs_at_most_three_times_as_much_as_min_max_at_any_bin_count(
     values: Array, bins: int
 ) -> None:
@@ -248,7 +248,7 @@ def test_the_collector_errs_at_most_three_times_as_much_as_min_max_at_any_bin_co
 
 @pytest.mark.peer
 @settings(FEW, max_examples=int(EXAMPLES or 15))
-@given(values=tensors(), bins=st.sampled_from([128, 256, 512, 1024]))
+@given(values=tensors(), bins=st.sampled_from([128, 129, 255, 256, 512, 777, 1024]))
 def test_the_collector_agrees_with_stock_where_stock_is_right(values: Array, bins: int) -> None:
     stock = pytest.importorskip("onnxruntime.quantization.calibrate")
     if values.min() == values.max():
