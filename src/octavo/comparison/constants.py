@@ -107,6 +107,8 @@ def dequantize(q: Array, scale: Array, zero: Array | None, axis: int, block: int
 
 def blocks(node: ir.Node) -> Array | None:
     """Return the weight of a MatMulNBits node as ``[N, K]``."""
+    if len(node.inputs) < 3:
+        return None
     packed, scales = query.constant(node.inputs[1]), query.constant(node.inputs[2])
     if packed is None or scales is None:
         return None
@@ -130,7 +132,7 @@ def blocks(node: ir.Node) -> Array | None:
 
 def block_rows(node: ir.Node) -> Array | None:
     """Return the table of a GatherBlockQuantized node; bytes may hold several integers of a row."""
-    if not all(map(is_constant, (node.inputs[0], node.inputs[2]))):
+    if len(node.inputs) < 3 or not all(map(is_constant, (node.inputs[0], node.inputs[2]))):
         return None
     table, scale = stored(node.inputs[0]), stored(node.inputs[2])
     zeros = stored(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None

@@ -44,7 +44,8 @@ def _made_shape(node: ir.Node) -> tuple[int, ...] | None:
     """Return the shape that an operator makes of constants alone, where they are there."""
     if query.is_op(node, "ConstantOfShape", "Expand") and node.inputs:
         sizes = _numbers(node.inputs[-1])
-        return tuple(max(int(size), 0) for size in sizes.reshape(-1)) if sizes is not None else None
+        known = sizes is not None and bool(np.isfinite(sizes).all())
+        return tuple(max(int(size), 0) for size in sizes.reshape(-1)) if sizes is not None and known else None
     if query.is_op(node, "Range") and len(node.inputs) == 3:
         ends = [_numbers(value) for value in node.inputs]
         start, limit, step = (float(end.flat[0]) if end is not None and end.size else 0.0 for end in ends)

@@ -68,7 +68,7 @@ def _narrow_weights(model: ir.Model) -> list[str]:
     total = sum(sizes.values())
     return [
         f"weights are {kind.name.lower()}"
-        + ("" if size > 0.995 * total else f" ({100 * size / total:.0f} % of them)")
+        + ("" if size >= 0.995 * total else f" ({100 * size / total:.0f} % of them)")
         for kind, size in sizes.most_common()
         if kind in NARROW
     ]
