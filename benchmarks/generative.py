@@ -118,13 +118,17 @@ WAYS: dict[str, Callable[[Figures], None]] = {
     "octavo-data": octavo_way(weights="int4", data=True),
     "octavo-data-symmetric": octavo_way(weights="int4", symmetric=True, data=True),
     "octavo-data-level-0": octavo_way(weights="int4", accuracy_level=0, data=True),
+    "octavo-data-rtn-awq": octavo_way(weights="int4", algorithm="rtn", steps="awq", data=True),
+    "octavo-data-awq": octavo_way(weights="int4", steps="awq", data=True),
+    "octavo-data-gptq-awq": octavo_way(weights="int4", algorithm="gptq", steps="awq", data=True),
     "octavo-data-gptq": octavo_way(weights="int4", algorithm="gptq", data=True),
     "octavo-data-4-bit-head": octavo_way(weights="int4", head="same", data=True),
     "octavo-data-shared-8": octavo_way(weights="int4", embeddings=8, data=True),
     "octavo-data-shared-4": octavo_way(weights="int4", head=4, embeddings=4, data=True),
     "octavo-data-by-sensitivity": octavo_way(weights="int4", bits=4, embeddings=8, data=True),
 }
-USUAL = tuple(name for name in WAYS if name not in ("octavo-data-gptq", "octavo-data-by-sensitivity"))
+UNUSUAL = ("gptq", "awq", "by-sensitivity")
+USUAL = tuple(name for name in WAYS if not any(one in name for one in UNUSUAL))
 
 
 # ---------------------------------------------------------------------------------------- tasks

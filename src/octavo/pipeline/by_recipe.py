@@ -20,7 +20,15 @@ from octavo.pipeline.mixed_bits import with_widths
 from octavo.pipeline.options import Run
 from octavo.pipeline.plan import planned, refuse_nothing
 from octavo.pipeline.prepare import PreparedModel, needed_opset, ready, uncollected
-from octavo.pipeline.resolve import Steps, check_data, check_repeats, enough, float_steps, plan_steps
+from octavo.pipeline.resolve import (
+    Steps,
+    check_data,
+    check_repeats,
+    enough,
+    float_steps,
+    plan_steps,
+    weight_steps,
+)
 from octavo.pipeline.weight_inputs import inputs_of, needs_inputs
 from octavo.result import Result, check_output
 from octavo.targets import Target
@@ -79,6 +87,7 @@ def quantize(
         if steps.of_phase(Phase.PLAN):
             found, made, steps = plan_steps(made, found, run, steps)
             refuse_nothing(model, made.plan)
+        found, steps = weight_steps(made, found, run, steps)
     if recipe.weight_only.average_bits is not None and recipe.is_weight_only:
         read = found.samples if found is not None else None
         read = samples_of(model, data, run.observation.samples) if read is None and data is not None else read

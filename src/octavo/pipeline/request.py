@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
+from octavo.algorithms.steps.registry import FOR_BLOCKS
 from octavo.core.granularity import Granularity, PerBlock, parse
 from octavo.core.qtypes import INT8, QType, qtype
 from octavo.core.recipe import (
@@ -168,7 +169,9 @@ class RecipeRequest:
     def _is_about_blocks(self) -> bool:
         """Whether the call wants weights in blocks or of few bits, and says nothing of activations."""
         given = self.changes
-        if given.get("activations") not in (None, "none") or given.get("method") or given.get("steps"):
+        if given.get("activations") not in (None, "none") or given.get("method"):
+            return False
+        if any(text.partition(":")[0] not in FOR_BLOCKS for text in names("steps", given.get("steps") or ())):
             return False
         per = given.get("per")
         grain = parse(per) if isinstance(per, str) else per

@@ -19,7 +19,7 @@ from octavo.algorithms.layers.statistics_requests import StatisticsRequests
 from octavo.algorithms.steps import ListedStep, Phase, Step, StepReport, Subject, Trial
 from octavo.core.plan import Bounded, Key, Measured, Plan
 from octavo.core.recipe import Recipe
-from octavo.core.stats import Range, Stats
+from octavo.core.stats import Range, State, Stats
 from octavo.errors import DataError, RecipeError
 from octavo.pipeline.calibrate import Calibrated, completed, observe, probed_again, samples_of, settled
 from octavo.pipeline.options import Run
@@ -44,9 +44,9 @@ class Steps:
 def check_data(chosen: Sequence[Step], data: Any, run: Run) -> None:
     """Raise where steps have no data to work with."""
     names = ", ".join(one.name for one in chosen)
-    if chosen and run.observation.stats is not None:
+    if any(one.phase is not Phase.WEIGHTS for one in chosen) and run.observation.stats is not None:
         raise RecipeError(f"The steps {names} have to run the model: give data instead of statistics.")
-    if chosen and data is None:
+    if chosen and data is None and run.observation.stats is None:
         raise DataError(f"The steps {names} need calibration data; pass some, or leave the steps out.")
 
 
@@ -86,6 +86,18 @@ def float_steps(subject: Subject, chosen: Sequence[Step], data: Any, run: Run) -
     with stepping.observed(early, subject) as needs:
         stats = observe(subject.model, {}, samples, _alone(run), needs) if needs else Stats()
     return Steps(subject.recipe, late, stepping.apply(early, subject, stats))
+
+
+def weight_steps(planned: Planned, found: Calibrated, run: Run, steps: Steps) -> tuple[Calibrated, Steps]:
+    """Run the steps that change float weights, and take over what they say of the weights' inputs."""
+    chosen = steps.of_phase(Phase.WEIGHTS)
+    if not chosen:
+        return found, steps
+    moments: dict[str, State] = dict(found.probes)
+    subject = Subject(planned.model, steps.recipe, planned.plan, moments=moments, progress=run.progress)
+    reports = stepping.apply(chosen, subject, moments)
+    probes = Stats(moments, found.probes.samples)
+    return replace(found, probes=probes), replace(steps, reports=steps.reports + reports)
 
 
 def plan_steps(

@@ -12,6 +12,7 @@ from octavo.reporting.text import columns
 _WHEN = {
     "float": "on the float model",
     "plan": "on the plan",
+    "weights": "on weights",
     "ranges": "on ranges",
     "integers": "on the integers",
 }

@@ -22,6 +22,7 @@ import onnx_ir as ir
 from octavo.algorithms.layers.layer import F64, Layer
 from octavo.algorithms.layers.statistics_requests import PREFIX, moment_names
 from octavo.calibration.statistics import ChannelState, CombinedState, SumState
+from octavo.core.stats import State
 
 Gram = npt.NDArray[np.floating]
 
@@ -81,6 +82,20 @@ def input_moments(layer: Layer, stats: Mapping[str, object], *, sampled: bool = 
         square.reshape(shape) / count,
         None if gram is None else (gram / count).astype(np.float32),
     )
+
+
+def scaled_moments(layer: Layer, stats: Mapping[str, object], factors: F64) -> dict[str, State]:
+    """Return the moments that a layer of one group would have read with its channels scaled."""
+    powers = {"sum": factors, "square": factors**2, "gram": factors[:, None] * factors}
+    found: dict[str, State] = {}
+    for part, factor in powers.items():
+        name = moment_names(layer)[part]
+        total, state = probe_sum(stats, name), stats.get(name)
+        if total is not None and isinstance(state, CombinedState):
+            scaled = SumState()
+            scaled.update(total * factor.reshape(total.shape))
+            found[name] = CombinedState(state.first, {**state.parts, SumState.kind: scaled})
+    return found
 
 
 def channel_extremes(value: ir.Value, stats: Mapping[str, object]) -> tuple[F64, F64] | None:

@@ -56,6 +56,7 @@ class Subject:
     plan: Plan
     params: dict[Key, QParams] | None = None  # phase integers; steps may replace entries
     ranges: dict[str, Range] | None = None  # phase ranges: those of activations; steps may replace them
+    moments: dict[str, State] | None = None  # phase weights: those of inputs; steps may replace entries
     trial: Trial | None = None
     target: Target | None = None  # phase plan
     changes: PlanChanges = field(default_factory=PlanChanges)  # phase plan

@@ -5,6 +5,7 @@ phase         a step of it
 ============  ==========================================================================================
 ``float``     changes the float model before it is planned and calibrated, and keeps what it computes
 ``plan``      sees what the plan does to each layer, and has it made again
+``weights``   changes float weights when what they are multiplied by is known, and keeps what is computed
 ``ranges``    changes the ranges of activations before scales are computed from them
 ``integers``  changes weights and biases when all scales are known
 ============  ==========================================================================================

@@ -22,6 +22,7 @@ from octavo.targets import Target
 # Name: module of octavo.algorithms.steps and class, in the order in which steps build on each other.
 _STEPS: dict[str, str] = {
     "smoothquant": "smoothquant:SmoothQuant",
+    "awq": "awq:Awq",
     "equalize": "equalize:Equalize",
     "mixed-precision": "mixed_precision:MixedPrecision",
     "clip": "clip:Clip",
@@ -29,6 +30,7 @@ _STEPS: dict[str, str] = {
     "bias-correction": "bias_correction:BiasCorrection",
 }
 NAMES = tuple(_STEPS)
+FOR_BLOCKS = ("awq",)  # steps of weights in blocks beside float activations
 _MIN_SAMPLES = "min_samples"  # an option of every step
 
 

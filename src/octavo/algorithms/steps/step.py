@@ -17,6 +17,7 @@ class Phase(Enum):
 
     FLOAT = "float"  # the float model, before planning and calibration
     PLAN = "plan"  # the plan, when it is known what it does to each layer; it is made again then
+    WEIGHTS = "weights"  # float weights, when the plan and the statistics of their inputs are known
     RANGES = "ranges"  # ranges of activations, before scales are computed from them
     INTEGERS = "integers"  # weights and biases, when scales are known
 
