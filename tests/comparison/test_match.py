@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from builders import conv_net, graph, model, node, tensor
 from onnx import TensorProto
@@ -11,10 +12,11 @@ from quantizing import EVERYWHERE, convolutions, feeds_for, layers, weights
 
 import octavo
 from octavo.comparison import compare
-from octavo.comparison.constants import blocks, is_constant, real
+from octavo.comparison.constants import blocks, cast_type, is_constant, real
 from octavo.comparison.lowered_operators import weight
 from octavo.comparison.match import Matching, aligned, best_match, plain, weight_pairs
 from octavo.core import metrics
+from octavo.errors import ModelError
 from octavo.model.files import io
 from octavo.model.graph import query
 
@@ -213,3 +215,9 @@ def test_a_model_of_another_kind_is_refused_or_left_unmatched() -> None:
     other = octavo.quantize(convolutions(), feeds_for(convolutions()), effort="plain").model
     with pytest.raises(octavo.OctavoError):
         compare(layers(), other, feeds_for(layers()))
+
+
+def test_a_cast_to_a_type_that_does_not_exist_is_an_error_of_the_model() -> None:
+    cast = ir.node("Cast", [ir.Value(name="x")], attributes={"to": 99}, name="cast")
+    with pytest.raises(ModelError, match="'cast' names type 99"):
+        cast_type(cast)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.core.kernels import unpack4
+from octavo.errors import ModelError
 from octavo.model.graph import query
 from octavo.model.graph.operators import DEQUANTIZE, QUANTIZE
 
@@ -85,6 +86,11 @@ def spread(params: Array, rank: int, axis: int, length: int) -> Array:
     if params.size == 1:
         return params.reshape(())
     if params.ndim <= 1:
+        if params.size != length:
+            raise ModelError(
+                f"An axis of length {length} has {params.size} scales or zero points; the model is damaged: "
+                "quantize it again."
+            )
         return params.reshape([length if i == axis % rank else 1 for i in range(rank)])
     return params
 
@@ -184,8 +190,19 @@ def _of_transpose(node: ir.Node, inputs: list[Array]) -> Array:
     return inputs[0].transpose(query.attribute(node, "perm", None))
 
 
+def cast_type(node: ir.Node) -> ir.DataType:
+    """Return the type that a Cast node gives."""
+    number = int(query.attribute(node, "to", 1))
+    try:
+        return ir.DataType(number)
+    except ValueError:
+        raise ModelError(
+            f"The Cast node {node.name!r} names type {number}, which does not exist; export the model again."
+        ) from None
+
+
 def _of_cast(node: ir.Node, inputs: list[Array]) -> Array:
-    return inputs[0].astype(ir.DataType(int(query.attribute(node, "to", 1))).numpy())
+    return inputs[0].astype(cast_type(node).numpy())
 
 
 def _of_reshape(node: ir.Node, inputs: list[Array]) -> Array:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from octavo.comparison import lowered_operators
-from octavo.comparison.constants import is_constant, numbers, stored_value
+from octavo.comparison.constants import cast_type, is_constant, numbers, stored_value
 from octavo.comparison.lowered_operators import Operand, Unit
 from octavo.model.graph import query
 from octavo.model.graph.operators import CONVERSIONS_OR_DYNAMIC, DEQUANTIZE, QUANTIZE
@@ -158,7 +158,7 @@ def is_copy(node: ir.Node) -> bool:
     if node.op_type in _COPIES:
         return True
     if node.op_type == "Cast":
-        return query.is_float(node.inputs[0]) and ir.DataType(query.attribute(node, "to", 1)) in query.FLOATS
+        return query.is_float(node.inputs[0]) and cast_type(node) in query.FLOATS
     if node.op_type == "Max" and len(node.inputs) == 2:
         low = numbers(node.inputs[1])
         return low is not None and low.size == 1 and float(low.reshape(-1)[0]) < _BELOW_ANY_SIGNAL
