@@ -16,7 +16,6 @@ from octavo.model.graph.tensors import byte_size
 
 _LARGEST_RESULT = 16 << 30  # bytes of one tensor; the largest activations of real models are a tenth of it
 _MOST_AXES = 64  # numbers in a shape
-_MAKERS = frozenset({"ConstantOfShape", "Expand", "Range"})  # of large tensors from small constants
 
 
 def refuse_oversized(model: ir.Model) -> None:
@@ -25,11 +24,13 @@ def refuse_oversized(model: ir.Model) -> None:
     Before shape inference the operators that make large tensors of small constants tell by themselves.
     """
     for node in query.nodes(model):
-        made = _made_shape(node) if node.op_type in _MAKERS else None
+        made = _made_shape(node)
         for value in node.outputs:
             dims = made or (query.static_shape(value) if value.shape is not None else None)
-            kind = query.element_type(value) or ir.DataType.FLOAT if dims else ir.DataType.UNDEFINED
-            if not dims or kind in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+            if not dims:
+                continue
+            kind = query.element_type(value) or ir.DataType.FLOAT
+            if kind in (ir.DataType.STRING, ir.DataType.UNDEFINED):
                 continue
             size = byte_size(kind, dims)
             if size >= _LARGEST_RESULT:
