@@ -211,10 +211,17 @@ lazy.install()
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(f"module 'octavo' has no attribute {name!r}")
+        raise AttributeError(f"module 'octavo' has no attribute {name!r}{_meant(name)}")
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
+
+
+def _meant(name: str) -> str:
+    """Return the public name that a misspelt one is nearest to, as the end of a sentence."""
+    from octavo.errors import closest
+
+    return "" if name.startswith("_") else closest(name, __all__, 1)
 
 
 def __dir__() -> list[str]:

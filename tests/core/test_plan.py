@@ -220,7 +220,7 @@ def test_file_that_is_no_plan_is_an_error(tmp_path: Path, text: str) -> None:
 
 def test_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TableError, match="is not JSON"):
+    with pytest.raises(TableError, match="is not text"):
         Plan.load(tmp_path / "plan.json")
 
 

@@ -207,10 +207,10 @@ def test_a_name_in_a_folder_of_data_that_links_elsewhere_is_read_too(folder: Pat
 
 def test_words_that_are_also_folders_are_words(folder: Path) -> None:
     """A preset, a recipe, a task: no path, though a folder has the same name."""
+    data = octavo.images([folder / "calib.npz"], preprocess="imagenet")
     for name in ("imagenet", "W8A8", "classification"):
         Path(name).mkdir()
         written(layer(), Path(name), "q.onnx")
-        data = octavo.images([folder / "calib.npz"], preprocess=name)
         assert not {path.name for path in paths_within(octavo.TaskCheck(name, data))} & {name, ""}
     octavo.quantize(layer(), feeds(), output="W8A8/q.onnx", recipe="W8A8", threads=1)
     octavo.quantize(layer(), feeds(), output="W8A8/q.onnx", plan=octavo.Plan.load("plan.json"), threads=1)

@@ -63,7 +63,10 @@ def quantize_folder(options: argparse.Namespace, console: Console) -> Answer:
             " each part is quantized."
         )
     if options.output is None:
-        raise RecipeError("say where the variants go: -o OUT, a new folder.")
+        raise RecipeError(
+            f"{options.model} is a folder: variants of all models in it are written, to a new folder; say"
+            " which with -o OUT. To quantize one model give the path of its .onnx file."
+        )
     data: Any = paths_of(options.data) if options.data is not None else None
     result = octavo.quantize_folder(
         options.model,

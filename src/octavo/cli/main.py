@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -64,13 +63,9 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are raised like any other wrong request."""
 
     def error(self, message: str) -> NoReturn:
-        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        if choice is not None:
-            known = [name.strip("' ") for name in choice[2].split(",")]
-            named = message.partition(":")[0].removeprefix("argument ")
-            hint = closest(choice[1], known) or "."
-            message = f"{named} can't be {choice[1]!r}{hint} It is one of {', '.join(known)}"
-        raise RecipeError(f"{message}; see '{self.prog} --help'.")
+        from octavo.cli.wording import wrong_request
+
+        raise RecipeError(wrong_request(message, self))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from octavo.cli.paths import check_outputs, shown, write_text
 from octavo.cli.selection import add_selection, changes_of
 from octavo.cli.verb import Answer, Verb
 from octavo.core import scratch
+from octavo.errors import RecipeError
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +36,10 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     from octavo.reporting.plan_tables import plan_table
 
     as_text = options.output == "-"
+    if options.output is not None and Path(options.output).suffix.lower() not in ("", ".json"):
+        raise RecipeError(
+            f"-o {options.output}: a plan is written as JSON; choose a name that ends in .json."
+        )
     check_outputs(options, {"-o": None if as_text else options.output})
     more: dict[str, Any] = {"prepare": None} if options.no_prepare else {}
     plan = octavo.plan(

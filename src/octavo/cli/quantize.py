@@ -203,10 +203,17 @@ def _advise(options: argparse.Namespace, result: Result, console: Console) -> No
         if str(note).startswith(CHECK_DATA):
             console.note(f"warning: {in_flags(str(note), ('--scale',))}")
     is_small = result.bytes <= _SAVES * result.float_bytes
-    if options.data is None and not flags_of(options) and options.plan is None and not is_small:
+    if is_small or options.plan is not None:
+        return
+    if options.data is None and not flags_of(options):
         console.note(
             "most weights stay in float, as few operators of this model gain without calibration; give --data"
             " for static quantization"
+        )
+    elif options.weights is not None and result.recipe is not None and result.recipe.activations is None:
+        console.note(
+            f"most weights stay in float: --weights {options.weights} is for matrix products, and this model"
+            " has few; leave it out and give --data for 8 bits in all layers"
         )
 
 

@@ -146,10 +146,15 @@ def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
         text = f"the bias of {span} does not fit its integers, whose scale follows from input and weight"
         return "bias", text, "exclude"
     if w.used is not None and w.used < 0.25:
-        text = f"the scale is too coarse: its values of {span} use {w.used:.0%} of the levels of {w.qtype}"
+        used = f"{100 * w.used:.0f} % of the levels of {w.qtype}"
+        text = f"the scale is too coarse: its values of {span} use {used}"
         return "coarse scale", text, "per channel"
     if w.clipped is not None and w.clipped > 0.01:
-        return "clipped", f"{w.clipped:.1%} of its values, {span}, are cut off by its scale", "per channel"
+        return (
+            "clipped",
+            f"{100 * w.clipped:.1f} % of its values, {span}, are cut off by its scale",
+            "per channel",
+        )
     if w.scales <= 1 and w.spread > _UNLIKE_CHANNELS:
         text = f"one scale for channels of unlike size (the largest is {w.spread:.0f} times the median)"
         return "channels", text, "per channel"
@@ -225,11 +230,12 @@ def _range_cause(
         if clip.share > 0 and clip.rounding < 0.5:
             return (
                 "clipped",
-                f"{clip.share:.2%} of its values, {span}, lie outside its range {limits}",
+                f"{100 * clip.share:.2f} % of its values, {span}, lie outside its range {limits}",
                 "range",
             )
         if clip.used(power) < 0.5:
-            text = f"its values, {span}, use {clip.used(power):.0%} of its range {limits}: too few levels"
+            used = f"{100 * clip.used(power):.0f} % of its range {limits}"
+            text = f"its values, {span}, use {used}: too few levels"
             return "few levels", text, "range"
     rms = float(np.sqrt(power.energy / power.count)) if power.count else 0.0
     crest = max(-power.low, power.high) / max(rms, 1e-38)

@@ -21,7 +21,7 @@ from octavo.core import leftovers, scratch
 from octavo.core.leftovers import backup_name
 from octavo.core.leftovers import new_name as new_name
 from octavo.core.outputs import refuse_special
-from octavo.errors import OutputError
+from octavo.errors import OutputError, closest
 
 # ---- Reading a small file whole, where nobody knows what the path leads to
 
@@ -219,3 +219,12 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def similar_file(path: Path) -> str:
+    """Return the end of a sentence about a missing file: what beside it has nearly the same name."""
+    try:
+        beside = sorted(one.name for one in path.parent.iterdir())
+    except (OSError, ValueError):
+        return f"; there is no folder {path.parent} either."
+    return closest(path.name, beside, 1) or "."

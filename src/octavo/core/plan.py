@@ -385,7 +385,10 @@ class Plan(Shown):
         except OSError as error:
             raise TableError(f"Plan {path} can't be read: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:
-            raise TableError(f"Plan {path} is not JSON: {error}.") from error
+            what = "is not text" if isinstance(error, UnicodeDecodeError) else f"is not JSON: {error}"
+            raise TableError(
+                f"Plan {path} {what}; give a file that Plan.save or 'octavo plan -o' wrote."
+            ) from error
         try:
             return cls.from_dict(data)
         except TableError as error:

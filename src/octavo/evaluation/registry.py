@@ -84,8 +84,8 @@ def task_of(task: str | Task | Callable[..., float], options: Mapping[str, Any])
     if task in _CUSTOM:
         return _with_options(_CUSTOM[task], options)
     if task not in TASKS:
-        hint = closest(task, names()) or f"; the tasks are {', '.join(names())}."
-        raise RecipeError(f"There is no task {task!r}{hint}")
+        hint = closest(task, names()) or "."
+        raise RecipeError(f"There is no task {task!r}{hint} The tasks are {', '.join(names())}.")
     kind = task_type(task)
     _check_options(task, [field.name for field in fields(kind)], options)
     built: Task = kind(**options)

@@ -130,8 +130,8 @@ def loss(value: ir.Value, entry: Constant) -> str | None:
     if bad.mean() < CHANNELS:
         return None
     return (
-        f"{lost[bad].mean():.0%} of its weights in {bad.sum()} of {len(bad)} channels would round to zero"
-        f" beside an outlier of {float(top[bad].max()):.3g}"
+        f"{100 * lost[bad].mean():.0f} % of its weights in {bad.sum()} of {len(bad)} channels would round to"
+        f" zero beside an outlier of {float(top[bad].max()):.3g}"
     )
 
 

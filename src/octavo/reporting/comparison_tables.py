@@ -40,7 +40,7 @@ def _interval(ends: Sequence[float] | None) -> str:
 
 
 def _share(value: float | None) -> str:
-    return NONE if value is None else f"{value:.2%}" if 0 < value < 0.1 else f"{value:.0%}"
+    return NONE if value is None else f"{100 * value:.2f} %" if 0 < value < 0.1 else f"{100 * value:.0f} %"
 
 
 def _worst(tensors: Sequence[Data], top: int) -> list[Data]:

@@ -190,7 +190,7 @@ def summary(result: Outcome) -> str:
         lines.append(fused_line(plan))
     lines += [] if only_half else kept_lines(plan)
     lines += [*compressed_lines(plan), *half_lines(plan)]
-    lines.append(f"size: {sizes(result)}")
+    lines.append(f"size of the weights: {sizes(result)}")
     lines += type_lines(result)
     lines += [f"note: {clean(note, 600)}" for note in dict.fromkeys((*plan.notes, *result.notes))]
     return "\n".join(lines)
@@ -248,7 +248,7 @@ def markdown(result: Outcome, title: str = "Quantization report") -> str:
         ["fused", many(len(plan.fused), "node")],
         ["kept in float", many(len(plan.skipped), "node")],
         *([["compressed", compressed_lines(plan)[0]]] if plan.compressed else []),
-        ["size", sizes(result)],
+        ["size of the weights", sizes(result)],
         ["activations", tally(activations) or "float"],
         ["weights", tally(weights) or "float"],
         ["format", plan.style.value],

@@ -53,14 +53,19 @@ class StepReport:
         total = self.total if self.total is not None else len(self.changed) + len(self.refused)
         if self.changed:
             percent = f"{-100 * self.fall:+.0f} %".replace("-", "−")
-            done = f"{self.verb} {len(self.changed)} of {total} {self.noun}"
+            done = f"{self.verb} {len(self.changed)} of {total} {self._counted(total)}"
             return f"{self.step}: {done}, estimated error {percent}"
         if not self.refused:
             return f"{self.step}: nothing to change"
         reasons = [refusal.reason for refusal in self.refused]
         usual = max(dict.fromkeys(reasons), key=reasons.count)
         where = f" ({reasons.count(usual)} of them)" if reasons.count(usual) < len(reasons) else ""
+        if total == 1:
+            return f"{self.step}: the only {self._counted(1)} was not {self.verb}: {usual}"
         return f"{self.step}: {self.verb} none of {total} {self.noun}: {usual}{where}"
+
+    def _counted(self, count: int) -> str:
+        return self.noun.removesuffix("s") if count == 1 else self.noun
 
 
 class Step(Protocol):

@@ -180,6 +180,6 @@ def find_preprocessing(given: str | Preprocess) -> Preprocess:
         return named_function(given)
     known = ", ".join(PREPROCESSING)
     raise RecipeError(
-        f"There is no preprocessing {given!r}{closest(given, PREPROCESSING) or ';'} There are {known}, and "
+        f"There is no preprocessing {given!r}{closest(given, PREPROCESSING) or '.'} There are {known}, and "
         "module:function."
     )

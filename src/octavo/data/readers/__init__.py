@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from octavo.core.files import similar_file
 from octavo.core.lazy import load_entry
 from octavo.data.named_functions import is_named_function
 from octavo.data.readers.several_paths import matching
@@ -61,7 +62,8 @@ def source_of(data: Any, specs: Specs) -> Source:
 def _at_path(path: Path, specs: Specs) -> Source:
     try:
         if not path.exists():
-            raise DataError(f"There is no calibration data at {path}; give an existing file or folder.")
+            hint = similar_file(Path(path))
+            raise DataError(f"There is no calibration data at {path}{hint} Give an existing file or folder.")
         return _found(path, specs)
     except OSError as error:
         raise DataError(f"{path} can't be read as calibration data: {error.strerror or error}.") from error

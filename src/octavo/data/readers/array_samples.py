@@ -8,6 +8,7 @@ whole feed where the first axis is not a batch that all inputs share: a signal, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -115,6 +116,14 @@ def _is_sequence(dim: str | None) -> bool:
     return dim is not None and any(part in dim.lower() for part in _SEQUENCES)
 
 
+def _reshaping(shape: Shape, spec: InputSpec) -> str:
+    """Return how an array that holds as many values for each sample gets the shape of the input."""
+    dims = [dim for dim in spec.shape[1:] if isinstance(dim, int) and dim > 0]
+    if len(dims) != len(spec.shape) - 1 or math.prod(dims) != math.prod(shape[1:]):
+        return ""
+    return f"; reshape it: array.reshape(-1, {', '.join(str(dim) for dim in dims)})"
+
+
 def _cut(shape: Shape, spec: InputSpec, where: str) -> Cut:
     rank = len(spec.shape)
     if len(shape) == rank + 1:
@@ -126,7 +135,7 @@ def _cut(shape: Shape, spec: InputSpec, where: str) -> Cut:
     if len(shape) != rank:
         raise DataError(
             f"{where}: the input {spec.name!r} has {rank} dimensions {list(spec.shape)}, and the array has "
-            f"shape {list(shape)}."
+            f"shape {list(shape)}{_reshaping(shape, spec)}."
         )
     batch = spec.shape[0]
     size = batch if isinstance(batch, int) and batch > 0 else 1

@@ -17,6 +17,7 @@ from octavo.data.batches import batch_of, in_batches
 from octavo.data.images.decoding import SUFFIXES, pillow
 from octavo.data.images.input_layout import Layout, layout_of, size_for
 from octavo.data.images.preprocessing import PREPROCESSING, Preprocess, Preset, Size, find_preprocessing
+from octavo.data.named_functions import is_named_function
 from octavo.data.source import Array, FoundIn, Sample, Source, Specs, in_order
 from octavo.errors import DataError
 from octavo.model.runtime.session import InputSpec
@@ -98,6 +99,8 @@ def images(
         given = tuple(Path(file) for file in files)
         if not given:
             raise DataError("The list of images is empty; give at least one.")
+    if isinstance(preprocess, str) and not is_named_function(preprocess):
+        find_preprocessing(preprocess)
     return Images(given, preprocess, size, batch, workers)
 
 

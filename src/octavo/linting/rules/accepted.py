@@ -238,8 +238,8 @@ def saturation(view: View) -> Iterator[Fault]:
         if share > 0.0:
             yield Fault(
                 name(node),
-                f"{share:.2%} of its pairs of weights exceed 16 bits with large inputs: on a CPU without VNNI"
-                " results are cut off silently",
+                f"{100 * share:.2f} % of its pairs of weights exceed 16 bits with large inputs: on a CPU"
+                " without VNNI results are cut off silently",
                 "quantize weights in 7 bits (reduce_range), or as uint8",
             )
 

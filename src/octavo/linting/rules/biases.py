@@ -50,8 +50,8 @@ def bias_scale(view: View) -> Iterator[Fault]:
             continue
         yield Fault(
             name(product.bias_reader),
-            f"the scale of its bias is off by {off:.0%}: a Gemm adds a bias that is wrong by as much, a Conv"
-            " runs in float",
+            f"the scale of its bias is off by {100 * off:.0f} %: a Gemm adds a bias that is wrong by as much,"
+            " a Conv runs in float",
             "give the bias the scale of the input times that of the weight, and integers to match",
             _rescaled(product, integers, given, wanted),
         )

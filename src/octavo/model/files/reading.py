@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from octavo.core.files import similar_file
 from octavo.errors import ModelError
 from octavo.model.files import wire
 from octavo.model.files.bounds import check_model
@@ -82,6 +83,8 @@ def _opened(path: Path) -> tuple[DataFile, Bytes]:
             raise ModelError(f"{path} is not a regular file; give the path of an .onnx file.")
         source = DataFile(real, keep=True)
         return source, source.view()
+    except FileNotFoundError as error:
+        raise ModelError(f"There is no model at {path}{similar_file(path)}") from error
     except (OSError, RuntimeError, ValueError) as error:  # ValueError: NUL; RuntimeError: a loop of links
         raise ModelError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}.") from error
 

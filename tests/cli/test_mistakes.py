@@ -1,0 +1,85 @@
+"""Mistakes that are easily made, and the sentence that each of them gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import octavo
+from octavo.algorithms.steps.step import Refusal, StepReport
+from octavo.cli.main import main
+from octavo.errors import RecipeError, TableError
+
+
+def _said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) in (1, 2)
+    return capsys.readouterr().err
+
+
+def test_a_missing_model_gets_the_file_with_a_similar_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = _said(capsys, "quantize", "modell.onnx", "--data", "calib.npz")
+    assert "There is no model at modell.onnx; did you mean 'model.onnx'?" in said
+
+
+def test_missing_data_gets_the_file_with_a_similar_name(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = _said(capsys, "quantize", "model.onnx", "--data", "calibr.npz")
+    assert "There is no calibration data at calibr.npz; did you mean 'calib.npz'?" in said
+
+
+def test_flat_images_are_told_how_to_be_reshaped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("flat.npz", image=np.zeros((4, 784), np.float32))
+    said = _said(capsys, "quantize", "model.onnx", "--data", "flat.npz", "--plain")
+    assert "reshape it: array.reshape(-1, 1, 28, 28)." in said
+
+
+def test_a_folder_in_place_of_a_model_is_called_a_folder(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = _said(capsys, "quantize", ".", "--data", "calib.npz")
+    assert ". is a folder" in said
+    assert "-o OUT" in said
+
+
+def test_a_plan_is_not_written_under_a_name_of_another_format(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "a plan is written as JSON" in _said(capsys, "plan", "model.onnx", "-o", "plan.yaml")
+    assert not Path("plan.yaml").exists()
+
+
+def test_a_file_that_is_not_text_is_not_a_plan(folder: Path) -> None:
+    with pytest.raises(TableError, match=r"Plan calib\.npz is not text; give a file that Plan\.save"):
+        octavo.Plan.load("calib.npz")
+
+
+def test_an_unknown_task_gets_the_nearest_and_all_tasks(folder: Path) -> None:
+    with pytest.raises(RecipeError, match=r"did you mean 'classification'.*The tasks are .*detection"):
+        octavo.evaluate("model.onnx", "calib.npz", task="clasification")
+
+
+def test_a_misspelt_name_of_the_package_gets_the_nearest() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'quantise'; did you mean 'quantize'"):
+        _ = octavo.quantise  # type: ignore[attr-defined]
+
+
+def test_a_misspelt_preset_of_images_is_refused_at_once(folder: Path) -> None:
+    with pytest.raises(RecipeError, match="did you mean 'imagenet'"):
+        octavo.images(".", "imagenett")
+
+
+def test_four_bits_in_a_model_of_convolutions_get_advice(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["quantize", "model.onnx", "--weights", "int4", "-o", "out.onnx"]) == 0
+    assert "--weights int4 is for matrix products" in capsys.readouterr().err
+
+
+def test_a_step_with_one_refusal_speaks_of_one() -> None:
+    report = StepReport("smoothquant", refused=(Refusal("a", "no gain"),), verb="smoothed", noun="groups")
+    assert str(report) == "smoothquant: the only group was not smoothed: no gain"
