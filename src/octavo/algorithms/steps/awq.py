@@ -25,10 +25,10 @@ import numpy.typing as npt
 from octavo.algorithms.layers import scale_folding
 from octavo.algorithms.layers.input_moments import input_moments, scaled_moments
 from octavo.algorithms.layers.layer import F64, Layer
+from octavo.algorithms.layers.linear_groups import Group, channel_factors, groups
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
 from octavo.algorithms.layers.subject import Refusal, Subject
-from octavo.algorithms.steps.smoothquant import Group, groups
-from octavo.algorithms.steps.step import Change, Phase, StepReport
+from octavo.algorithms.steps.step import Change, Phase, Step, StepReport
 from octavo.algorithms.weights import Algorithm, BlockScheme, Inputs, Rtn, algorithm
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Constant, Key, Shared
@@ -37,11 +37,10 @@ from octavo.errors import RecipeError
 from octavo.model.graph.edit import Editor
 
 _LEAST_GAIN = 0.01  # share of the error; less is within what a sample of rows is wrong by
-_MAX_FACTOR = 1e4  # of a factor, and its inverse
 
 
 @dataclass(frozen=True)
-class Awq:
+class Awq(Step):
     """Scale input channels by how much their inputs weigh."""
 
     name: ClassVar[str] = "awq"
@@ -58,9 +57,6 @@ class Awq:
         if self.grid < 1 or self.rows < 1:
             raise RecipeError("awq:grid and awq:rows are counts, 1 or more.")
 
-    def prepare(self, subject: Subject) -> None:
-        """Do nothing: weights are changed when the statistics of their inputs are known."""
-
     def request(self, subject: Subject, requests: StatisticsRequests) -> None:
         """Request the mean squares of the channels that each group of layers reads."""
         for group in groups(subject):
@@ -70,15 +66,11 @@ class Awq:
     def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
         """Scale every group of layers whose error falls."""
         editor = Editor(subject.model)
-        changed: list[Change] = []
-        refused: list[Refusal] = []
-        for group in subject.each(self.name, list(groups(subject))):
-            done = group if isinstance(group, Refusal) else self._scale(group, subject, stats, editor)
-            if isinstance(done, Change):
-                changed.append(done)
-            else:
-                refused.append(done)
-        return StepReport(self.name, tuple(changed), tuple(refused), "scaled", "groups of linear layers")
+        done = [
+            group if isinstance(group, Refusal) else self._scale(group, subject, stats, editor)
+            for group in subject.each(self.name, groups(subject))
+        ]
+        return StepReport.of(self.name, done, "scaled", "groups of linear layers")
 
     def _scale(
         self, group: Group, subject: Subject, stats: Mapping[str, State], editor: Editor
@@ -98,8 +90,7 @@ class Awq:
         if not after < before * (1 - _LEAST_GAIN):
             return Refusal(group.name, "its error would not fall")
         factors = problem.factors(*exponents)
-        for layer in group.layers:
-            layer.store(layer.rows() * layer.spread(factors))
+        group.multiply(factors)
         for constants in folded:
             constants.divide(factors, editor)
         if subject.moments is not None:
@@ -173,11 +164,7 @@ class _Problem:
 
     def factors(self, alpha: float, beta: float) -> F64:
         """Return the factor of each input channel; 1 for channels that are always zero."""
-        used = (self.squares > 0) & (self.sizes > 0)
-        s = np.ones(self.squares.shape)
-        s[used] = self.squares[used] ** (alpha / 2) / self.sizes[used] ** beta
-        middle = np.exp(np.mean(np.log(s[used]))) if used.any() else 1.0
-        return np.where(used, np.clip(s / middle, 1 / _MAX_FACTOR, _MAX_FACTOR), 1.0)
+        return channel_factors(self.squares, alpha / 2, self.sizes, beta)
 
     @cached_property
     def sizes(self) -> F64:

@@ -31,7 +31,7 @@ from octavo.algorithms.layers.layer import layers as all_layers
 from octavo.algorithms.layers.quantized_layers import QuantizedLayer, original_rows, quantized_layers
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
 from octavo.algorithms.layers.subject import Refusal, Subject
-from octavo.algorithms.steps.step import Change, Phase, StepReport
+from octavo.algorithms.steps.step import Change, Phase, Step, StepReport
 from octavo.core.stats import State
 from octavo.errors import RecipeError
 from octavo.model.graph.edit import Editor
@@ -41,7 +41,7 @@ _LEAST_SHIFT = 1e-9  # squared, relative to the output's variance; a smaller one
 
 
 @dataclass(frozen=True)
-class BiasCorrection:
+class BiasCorrection(Step):
     """Correct the mean shifts of layers' outputs."""
 
     name: ClassVar[str] = "bias-correction"
@@ -79,27 +79,24 @@ class BiasCorrection:
     def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
         """Correct every layer that has a bias."""
         found, refused = quantized_layers(subject)
-        changed: list[Change] = []
+        done: list[Change | Refusal] = list(refused)
         corrected: list[Corrected] = []
         editor = Editor(subject.model)
         for one in subject.each(self.name, found):
             inputs = input_moments(one.layer, stats)
             if one.layer.bias is None:
-                refused.append(Refusal(one.layer.name, "it has no bias, and one would add an operator"))
+                done.append(Refusal(one.layer.name, "it has no bias, and one would add an operator"))
             elif inputs is None:
-                refused.append(Refusal(one.layer.name, "its input was not observed"))
+                done.append(Refusal(one.layer.name, "its input was not observed"))
             else:
                 numbers = Corrected.of(one)
-                change = numbers.change(inputs)
-                if change is None:
-                    refused.append(Refusal(one.layer.name, "rounding does not shift its output"))
-                else:
+                done.append(numbers.change(inputs))
+                if isinstance(done[-1], Change):
                     numbers.store(inputs.mean, inputs.mean, editor)
-                    changed.append(change)
                 corrected.append(numbers)
         if self._is_sequential(subject):
-            refused += _correct_sequentially(corrected, subject, stats, editor)
-        return StepReport(self.name, tuple(changed), tuple(refused), "corrected", "biases")
+            done += _correct_sequentially(corrected, subject, stats, editor)
+        return StepReport.of(self.name, done, "corrected", "biases")
 
     def _is_sequential(self, subject: Subject) -> bool:
         """Return whether the quantized model is run again."""
@@ -134,13 +131,13 @@ class Corrected:
         now = one.layer.rows()
         return cls(one.layer, original_rows(one.layer), nearest(now, one.grid(now)), one.layer.bias_values())
 
-    def change(self, inputs: InputMoments) -> Change | None:
-        """Return what correcting the mean shift gains; None where there is no shift."""
+    def change(self, inputs: InputMoments) -> Change | Refusal:
+        """Return what correcting the mean shift gains."""
         delta = self.stored - self.rows
         error, shift = inputs.error(delta), _shift(delta, inputs.mean)
         variance = quantization_noise.output_variance(self.rows, inputs)
         if not (shift**2).sum() > _LEAST_SHIFT * max(variance.sum(), 1e-30):
-            return None
+            return Refusal(self.layer.name, "rounding does not shift its output")
         before = quantization_noise.relative(error, variance)
         gain = quantization_noise.relative(shift**2, variance)
         return Change(self.layer.name, "shift", before, max(before - gain, 0.0))

@@ -39,7 +39,7 @@ from octavo.algorithms.layers.statistics_requests import (
     histogram_names,
 )
 from octavo.algorithms.layers.subject import Refusal, Subject
-from octavo.algorithms.steps.step import Change, Phase, StepReport
+from octavo.algorithms.steps.step import Change, Phase, Step, StepReport
 from octavo.calibration.methods.mse import least_squares
 from octavo.calibration.methods.spread import Spread
 from octavo.calibration.statistics import MagnitudeState
@@ -53,15 +53,12 @@ _LEAST_GAIN = 0.1  # share of the error; values still to come may be larger than
 
 
 @dataclass(frozen=True)
-class Clip:
+class Clip(Step):
     """Narrow the ranges of activations."""
 
     name: ClassVar[str] = "clip"
     phase: ClassVar[Phase] = Phase.RANGES
     summary: ClassVar[str] = "chooses ranges of activations by the error in the layers that read them"
-
-    def prepare(self, subject: Subject) -> None:
-        """Do nothing: the float model stays as it is."""
 
     def request(self, subject: Subject, requests: StatisticsRequests) -> None:
         """Request histograms of each tensor, for channels of like importance."""
@@ -70,24 +67,25 @@ class Clip:
 
     def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
         """Narrow every range where that makes the error fall."""
-        changed: list[Change] = []
         found, refused = tensors(subject)
         ranges = subject.ranges if subject.ranges is not None else {}
-        for tensor in subject.each(self.name, found):
-            name, old = tensor.name, ranges.get(tensor.name)
-            values = tensor.values(stats)
-            if old is None or values is None:
-                refused.append(Refusal(name, "its values were not observed"))
-                continue
-            new = least_squares(values, old.low, old.high, tensor.scheme)
-            before, after = values.error([old.low, new.low], [old.high, new.high], tensor.scheme)
-            if not after < before * (1 - _LEAST_GAIN):
-                refused.append(Refusal(name, "no other range reduces the error by a tenth"))
-                continue
-            ranges[name] = Range(new.low, new.high, old.std)
-            what = f"{old.low:.4g} … {old.high:.4g} to {new.low:.4g} … {new.high:.4g}"
-            changed.append(Change(name, what, float(before) ** 2, float(after) ** 2))
-        return StepReport(self.name, tuple(changed), tuple(refused), "narrowed", "ranges")
+        done = [_narrowed(tensor, stats, ranges) for tensor in subject.each(self.name, found)]
+        return StepReport.of(self.name, [*refused, *done], "narrowed", "ranges")
+
+
+def _narrowed(tensor: Tensor, stats: Mapping[str, State], ranges: dict[str, Range]) -> Change | Refusal:
+    """Give a tensor the range with the least error, unless that gains little."""
+    name, old = tensor.name, ranges.get(tensor.name)
+    values = tensor.values(stats)
+    if old is None or values is None:
+        return Refusal(name, "its values were not observed")
+    new = least_squares(values, old.low, old.high, tensor.scheme)
+    before, after = values.error([old.low, new.low], [old.high, new.high], tensor.scheme)
+    if not after < before * (1 - _LEAST_GAIN):
+        return Refusal(name, "no other range reduces the error by a tenth")
+    ranges[name] = Range(new.low, new.high, old.std)
+    what = f"{old.low:.4g} … {old.high:.4g} to {new.low:.4g} … {new.high:.4g}"
+    return Change(name, what, float(before) ** 2, float(after) ** 2)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from octavo.algorithms.layers.input_moments import InputMoments, channel_extreme
 from octavo.algorithms.layers.layer import F64, Layer
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
 from octavo.algorithms.layers.subject import Refusal, Subject
-from octavo.algorithms.steps.step import Change, Phase, StepReport
+from octavo.algorithms.steps.step import Change, Phase, Step, StepReport
 from octavo.core.recipe import Recipe
 from octavo.core.stats import State
 from octavo.model.graph.edit import Editor
@@ -46,7 +46,7 @@ _LEAST_GAIN = 0.02  # share of the error; a smaller gain is within what the esti
 
 
 @dataclass(frozen=True)
-class Equalize:
+class Equalize(Step):
     """Scale the channels between convolutions."""
 
     name: ClassVar[str] = "equalize"
@@ -54,9 +54,6 @@ class Equalize:
     summary: ClassVar[str] = "scales the channels between convolutions so that one scale fits all"
 
     absorb: bool = True  # move biases of channels that stay above zero into the next layer
-
-    def prepare(self, subject: Subject) -> None:
-        """Do nothing: the float model is changed when its statistics are known."""
 
     def request(self, subject: Subject, requests: StatisticsRequests) -> None:
         """Request channel extremes of inputs and outputs of layers, and moments of their inputs."""
@@ -70,15 +67,9 @@ class Equalize:
     def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
         """Equalize every chain whose error falls."""
         found, refused = chains(subject)
-        changed: list[Change] = []
         editor = Editor(subject.model)
-        for chain in found:
-            done = self._equalize(chain, subject.recipe, stats, editor)
-            if isinstance(done, Change):
-                changed.append(done)
-            else:
-                refused.append(done)
-        return StepReport(self.name, tuple(changed), tuple(refused), "equalized", "chains of convolutions")
+        done = [self._equalize(chain, subject.recipe, stats, editor) for chain in found]
+        return StepReport.of(self.name, [*refused, *done], "equalized", "chains of convolutions")
 
     def _equalize(
         self, chain: Chain, recipe: Recipe, stats: Mapping[str, State], editor: Editor

@@ -30,7 +30,7 @@ from octavo.algorithms.layers.quantized_layers import QuantizedLayer, quantized_
 from octavo.algorithms.layers.replica import Replica, Rounding
 from octavo.algorithms.layers.statistics_requests import PREFIX, StatisticsRequests
 from octavo.algorithms.layers.subject import Refusal, Subject
-from octavo.algorithms.steps.step import Change, Phase, StepReport
+from octavo.algorithms.steps.step import Change, Phase, Step, StepReport
 from octavo.core.plan import Bounded, Key, Measured
 from octavo.core.qtypes import UINT16
 from octavo.core.recipe import Override
@@ -57,8 +57,11 @@ class LocalError:
 
 
 @dataclass(frozen=True)
-class MixedPrecision:
-    """Give the layers with a large local error more bits, or keep them in float."""
+class MixedPrecision(Step):
+    """Give the layers with a large local error more bits, or keep them in float.
+
+    It requests no statistics of the float model: replicas depend on scales, which are not known then.
+    """
 
     name: ClassVar[str] = "mixed-precision"
     phase: ClassVar[Phase] = Phase.PLAN
@@ -70,12 +73,6 @@ class MixedPrecision:
     def __post_init__(self) -> None:
         if self.layers is not None and self.layers < 1:
             raise RecipeError(f"mixed-precision:layers must be 1 or more, not {self.layers}.")
-
-    def prepare(self, subject: Subject) -> None:
-        """Do nothing: the float model stays as it is."""
-
-    def request(self, subject: Subject, requests: StatisticsRequests) -> None:
-        """Request nothing of the float model: replicas depend on scales, which are not known yet."""
 
     @property
     def least(self) -> float:

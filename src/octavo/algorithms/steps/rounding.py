@@ -16,14 +16,14 @@ the same work with CuPy or PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from octavo.algorithms.layers import quantization_noise
-from octavo.algorithms.layers.arrays import DEVICES, Arrays, arrays
+from octavo.algorithms.layers.arrays import DEVICES, arrays
 from octavo.algorithms.layers.input_moments import InputMoments, input_moments
 from octavo.algorithms.layers.layer import F64
 from octavo.algorithms.layers.quantized_layers import (
@@ -36,7 +36,7 @@ from octavo.algorithms.layers.quantized_layers import (
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests, moment_names
 from octavo.algorithms.layers.subject import Refusal, Subject
 from octavo.algorithms.layers.weight_error import WeightError, rounded_rows
-from octavo.algorithms.steps.step import Change, Phase, StepReport
+from octavo.algorithms.steps.step import Change, Phase, Step, StepReport
 from octavo.core.granularity import PerTensor
 from octavo.core.qparams import QParams
 from octavo.core.stats import State
@@ -44,7 +44,7 @@ from octavo.errors import RecipeError, closest
 
 
 @dataclass(frozen=True)
-class Rounding:
+class Rounding(Step):
     """Choose ranges and integers of weights by the error of the output."""
 
     name: ClassVar[str] = "rounding"
@@ -73,7 +73,7 @@ class Rounding:
     def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
         """Round every layer again; layers that read the same input share its factorization."""
         found, refused = quantized_layers(subject)
-        changed: list[Change] = []
+        done: list[Change | Refusal] = list(refused)
         xp = arrays(self.device)
         together: dict[tuple[str, float], list[QuantizedLayer]] = {}
         for one in found:
@@ -81,18 +81,11 @@ class Rounding:
         for (_, step), group in subject.each(self.name, list(together.items())):
             inputs = input_moments(group[0].layer, stats)
             if inputs is None:
-                refused += [Refusal(one.layer.name, "its input was not observed") for one in group]
+                done += [Refusal(one.layer.name, "its input was not observed") for one in group]
                 continue
-            for done in self._rounded(group, inputs, step, subject, xp):
-                (changed if isinstance(done, Change) else refused).append(done)  # type: ignore[arg-type]
-        return StepReport(self.name, tuple(changed), tuple(refused), "rounded", "weights")
-
-    def _rounded(
-        self, group: list[QuantizedLayer], inputs: InputMoments, step: float, subject: Subject, xp: Arrays
-    ) -> Iterator[Change | Refusal]:
-        errors = WeightError.of(inputs, step, xp, factor=self.adaptive)
-        for one in group:
-            yield self._round(one, inputs, errors, subject)
+            errors = WeightError.of(inputs, step, xp, factor=self.adaptive)
+            done += [self._round(one, inputs, errors, subject) for one in group]
+        return StepReport.of(self.name, done, "rounded", "weights")
 
     def _round(
         self, one: QuantizedLayer, inputs: InputMoments, errors: WeightError, subject: Subject

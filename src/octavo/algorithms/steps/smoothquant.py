@@ -25,17 +25,16 @@ import onnx_ir as ir
 
 from octavo.algorithms.layers import quantization_noise, scale_folding
 from octavo.algorithms.layers.input_moments import InputMoments, channel_extremes, input_moments
-from octavo.algorithms.layers.layer import F64, Layer, layer_of
+from octavo.algorithms.layers.layer import F64
+from octavo.algorithms.layers.linear_groups import Group, channel_factors, groups, is_matrix_product
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
 from octavo.algorithms.layers.subject import Refusal, Subject
-from octavo.algorithms.steps.step import Change, Phase, StepReport
+from octavo.algorithms.steps.step import Change, Phase, Step, StepReport
 from octavo.core.plan import Key
 from octavo.core.recipe import Placement
 from octavo.core.stats import State
 from octavo.errors import RecipeError
-from octavo.model.graph import query
 from octavo.model.graph.edit import Editor
-from octavo.ops import rule_of
 
 GRID = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LEAST_GAIN = 0.02  # share of the error; a smaller gain is within what the estimate is wrong by
@@ -43,7 +42,7 @@ _LEAST_OUTPUTS = 128  # of the layers after a Mul; with fewer it takes a noticea
 
 
 @dataclass(frozen=True)
-class SmoothQuant:
+class SmoothQuant(Step):
     """Move outliers of activations into weights."""
 
     name: ClassVar[str] = "smoothquant"
@@ -60,9 +59,6 @@ class SmoothQuant:
             if share is not None and not 0 <= share <= 1:
                 raise RecipeError(f"smoothquant:{name} must be between 0 and 1, not {share:g}.")
 
-    def prepare(self, subject: Subject) -> None:
-        """Do nothing: the float model is changed when its statistics are known."""
-
     def request(self, subject: Subject, requests: StatisticsRequests) -> None:
         """Request extremes and moments of the channels that each group of layers reads."""
         for group in groups(subject):
@@ -73,15 +69,11 @@ class SmoothQuant:
     def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
         """Smooth every group of layers whose error falls."""
         editor = Editor(subject.model)
-        changed: list[Change] = []
-        refused: list[Refusal] = []
-        for group in subject.each(self.name, list(groups(subject))):
-            done = group if isinstance(group, Refusal) else self._smooth(group, subject, stats, editor)
-            if isinstance(done, Change):
-                changed.append(done)
-            else:
-                refused.append(done)
-        return StepReport(self.name, tuple(changed), tuple(refused), "smoothed", "groups of linear layers")
+        done = [
+            group if isinstance(group, Refusal) else self._smooth(group, subject, stats, editor)
+            for group in subject.each(self.name, groups(subject))
+        ]
+        return StepReport.of(self.name, done, "smoothed", "groups of linear layers")
 
     def _division(self, group: Group, subject: Subject) -> Division | str:
         """Return how the input of a group is divided, or why it can't be."""
@@ -115,8 +107,7 @@ class SmoothQuant:
             fallen = after < before * (1 - _LEAST_GAIN)
             return Refusal(group.name, f"its error would {'hardly' if fallen else 'not'} fall")
         factors = problem.factors(alpha)
-        for layer in group.layers:
-            layer.store(layer.rows() * layer.spread(factors))
+        group.multiply(factors)
         for constants in division.folded:
             constants.divide(factors, editor)
         if not division.folded:
@@ -142,44 +133,7 @@ def _is_rounded(x: ir.Value, subject: Subject) -> bool:
     node = x.producer()
     if subject.recipe.placement is not Placement.TARGET:
         return Key(x.name or "") in subject.plan.entries
-    return node is not None and not _is_matrix_product(node) and subject.is_quantized(node)
-
-
-def _is_matrix_product(node: ir.Node) -> bool:
-    rule = rule_of(node)
-    return rule is not None and rule.is_matrix_product
-
-
-@dataclass(frozen=True)
-class Group:
-    """The linear layers that read one tensor."""
-
-    x: ir.Value
-    layers: tuple[Layer, ...]
-    is_lone: bool = False  # the head of a convolutional model, which has no other linear layers
-
-    @property
-    def name(self) -> str:
-        """Return the names of its layers."""
-        return ", ".join(layer.name for layer in self.layers)
-
-
-def groups(subject: Subject) -> list[Group | Refusal]:
-    """Return the groups of quantized linear layers of the main graph, and the layers refused."""
-    found: dict[ir.Value, list[Layer]] = {}
-    refused: list[Group | Refusal] = []
-    for node in subject.model.graph:
-        if not _is_matrix_product(node) or not subject.is_quantized(node):
-            continue
-        layer = layer_of(node)
-        if isinstance(layer, str):
-            refused.append(Refusal(node.name or "", layer))
-        elif layer is not None and query.rank(layer.x) is None:
-            refused.append(Refusal(node.name or "", "the rank of its input is not known"))
-        elif layer is not None:
-            found.setdefault(layer.x, []).append(layer)
-    lone = len(found) == 1 and any(node.op_type == "Conv" for node in subject.plan.nodes.values())
-    return [*(Group(x, tuple(layers), lone) for x, layers in found.items()), *refused]
+    return node is not None and not is_matrix_product(node) and subject.is_quantized(node)
 
 
 @dataclass(frozen=True)
@@ -194,12 +148,8 @@ class Problem:
 
     def factors(self, alpha: float) -> F64:
         """Return the factor of the weights of each input channel; 1 for channels that are always zero."""
-        x, w = np.maximum(np.abs(self.low), np.abs(self.high)), self.largest
-        used = (x > 0) & (w > 0)
-        s = np.ones(x.shape)
-        s[used] = x[used] ** alpha / w[used] ** (1 - alpha)
-        middle = np.exp(np.mean(np.log(s[used]))) if used.any() else 1.0
-        return np.where(used, np.clip(s / middle, 1e-4, 1e4), 1.0)
+        x = np.maximum(np.abs(self.low), np.abs(self.high))
+        return channel_factors(x, alpha, self.largest, 1 - alpha)
 
     @cached_property
     def largest(self) -> F64:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
 from octavo.algorithms.layers.subject import Refusal, Subject
@@ -43,6 +43,13 @@ class StepReport:
     noun: str = "layers"
     total: int | None = None  # the layers that were looked at; None: those changed and refused
 
+    @classmethod
+    def of(cls, step: str, done: Iterable[Change | Refusal], verb: str, noun: str) -> StepReport:
+        """Return the report of a step by what it did to each item, or why it left that alone."""
+        items = list(done)
+        changed = tuple(one for one in items if isinstance(one, Change))
+        return cls(step, changed, tuple(one for one in items if isinstance(one, Refusal)), verb, noun)
+
     @property
     def fall(self) -> float:
         """Return the share of the estimated errors that is gone."""
@@ -68,7 +75,7 @@ class StepReport:
         return self.noun.removesuffix("s") if count == 1 else self.noun
 
 
-class Step(Protocol):
+class Step:
     """A change to a whole model that wins back accuracy."""
 
     name: ClassVar[str]
@@ -76,13 +83,11 @@ class Step(Protocol):
     summary: ClassVar[str]
 
     def prepare(self, subject: Subject) -> None:
-        """Change the float model as needed before it is planned."""
-        ...
+        """Change the float model as needed before it is planned; most steps leave it as it is."""
 
     def request(self, subject: Subject, requests: StatisticsRequests) -> None:
-        """Request the statistics that the step needs."""
-        ...
+        """Request the statistics of the float model that the step needs; none by default."""
 
     def apply(self, subject: Subject, stats: Mapping[str, State]) -> StepReport:
         """Change the model and report what was done."""
-        ...
+        raise NotImplementedError
