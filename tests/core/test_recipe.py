@@ -258,7 +258,7 @@ BAD = [
     ),
     (
         {"base": "W8A8", "overrides": [{"tensor": "x", "scale": 1}]},
-        r"overrides\[0\]: Override of 'x': scale and zero",
+        r"overrides\[0\]: Tensor 'x': scale and zero",
     ),
     (
         {"base": "W8A8", "overrides": [{"tensor": "x", "range": [1]}]},
@@ -266,7 +266,7 @@ BAD = [
     ),
     (
         {"base": "W8A8", "overrides": [{"tensor": "x", "range": [2, 1]}]},
-        r"overrides\[0\]: Override of 'x': a range",
+        r"overrides\[0\]: Tensor 'x': a range",
     ),
 ]
 

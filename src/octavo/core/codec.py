@@ -327,6 +327,14 @@ def _shown(value: Any) -> str:
         return f"a very large {type(value).__name__}"
 
 
+def read_names(owner: Any, kinds: Mapping[str, Any]) -> None:
+    """Replace fields of a frozen value that are given by name or as plain data: ``int8``, ``channel``."""
+    for name, kind in kinds.items():
+        value = getattr(owner, name)
+        if isinstance(value, str | dict):
+            object.__setattr__(owner, name, decode(kind, value, name))
+
+
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)

@@ -12,23 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypedDict
 
-from octavo.core import codec
-from octavo.core.granularity import Granularity, parse
-from octavo.core.plan import (
-    Bounded,
-    Constant,
-    Derived,
-    Dynamic,
-    Entry,
-    Fixed,
-    Key,
-    Measured,
-    Plan,
-    Shared,
-    Skipped,
-)
-from octavo.core.qtypes import QType, qtype
-from octavo.core.scheme import Method, Scheme
+from octavo.core.entries import Derived, Dynamic, Entry, Key, Shared, Skipped
+from octavo.core.granularity import Granularity
+from octavo.core.override import Override
+from octavo.core.plan import Plan
+from octavo.core.qtypes import QType
+from octavo.core.scheme import Method
 from octavo.errors import RecipeError, closest
 
 KEPT_IN_FLOAT = "kept in float by an edit of the plan"
@@ -96,58 +85,14 @@ def set_tensor(plan: Plan, pattern: str, consumer: str | None, settings: Setting
     keys = [key for key in plan.entries if key.tensor in tensors and consumer in (None, key.consumer)]
     if not keys:
         raise RecipeError(f"The plan has no entry for {Key(pattern, consumer)}.")
-    exact = pattern in tensors and len(tensors) == 1
-    changed = {key: entry for key in keys if (entry := _changed(plan, key, settings, exact)) is not None}
-    if not changed:
+    if pattern not in tensors or len(tensors) > 1:  # those that follow from others are left alone
+        keys = [key for key in keys if not isinstance(plan.entries[key], Shared | Derived | Dynamic)]
+    if not keys:
         raise RecipeError(f"No entry that matches {pattern!r} has settings of its own.")
+    given: dict[str, Any] = {**settings}
+    override = Override(pattern, **given)
+    changed = {key: override.changed(key, plan.entries[key]) for key in keys}
     return _checked(replace(plan, entries={**plan.entries, **changed}))
-
-
-def _changed(plan: Plan, key: Key, settings: Settings, exact: bool) -> Entry | None:
-    entry = plan.entries[key]
-    if isinstance(entry, Shared | Derived | Dynamic):
-        if not exact:
-            return None
-        why = {
-            Shared: f"takes the parameters of {plan.root(key)}; set those",
-            Derived: "is a bias, whose scale follows from its input and its weight; set those",
-            Dynamic: "has its parameters computed while the model runs",
-        }[type(entry)]
-        raise RecipeError(f"{key} {why}.")
-    scheme = _scheme(entry.scheme, settings)
-    if "scale" in settings or "zero_point" in settings:
-        if "scale" not in settings or "zero_point" not in settings:
-            raise RecipeError(f"{key}: scale and zero_point go together; give both.")
-        scale, zero = settings["scale"], settings["zero_point"]
-        scales = tuple(map(float, scale)) if isinstance(scale, Iterable) else (float(scale),)
-        zeros = tuple(map(int, zero)) if isinstance(zero, Iterable) else (int(zero),)
-        return Fixed(scheme, scales, zeros)
-    if "range" in settings:
-        low, high = (float(end) for end in settings["range"])
-        if not low <= high:
-            raise RecipeError(f"{key}: a range is a smaller and a larger number; found {low:g} and {high:g}.")
-        if isinstance(entry, Constant):
-            return replace(entry, scheme=scheme, range=(low, high))
-        return Bounded(scheme, low, high)
-    if isinstance(entry, Bounded | Fixed) and "method" in settings:
-        return Measured(scheme)
-    return replace(entry, scheme=scheme)
-
-
-def _scheme(scheme: Scheme, settings: Settings) -> Scheme:
-    changes: dict[str, Any] = {}
-    if "qtype" in settings:
-        kind = settings["qtype"]
-        changes["qtype"] = qtype(kind) if isinstance(kind, str) else kind
-    if "granularity" in settings:
-        grain = settings["granularity"]
-        changes["granularity"] = parse(grain) if isinstance(grain, str) else grain
-    if "method" in settings:
-        method = settings["method"]
-        changes["method"] = codec.parse_method(method) if isinstance(method, str | Mapping) else method
-    if "symmetric" in settings:
-        changes["symmetric"] = settings["symmetric"]
-    return scheme.but(**changes)
 
 
 def _without_dangling(entries: dict[Key, Entry]) -> dict[Key, Entry]:

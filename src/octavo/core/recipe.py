@@ -8,226 +8,40 @@ Recipes are frozen values. Change one with ``but``, write it as YAML or JSON, re
 from __future__ import annotations
 
 import json
-import math
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any
 
-import numpy as np
 import yaml
 
 from octavo.core import codec
 from octavo.core.files import read_bytes, replacing
-from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
-from octavo.core.qtypes import FLOAT8E4M3FN, INT8, UINT4, UINT8, UINT16, QType, qtype
-from octavo.core.scheme import Distribution, Method, Scheme, refuse_unknown_fields
+from octavo.core.granularity import PerBlock, PerChannel, PerTensor
+from octavo.core.override import Override
+from octavo.core.qtypes import FLOAT8E4M3FN, INT8, UINT4, UINT8, UINT16, QType
+from octavo.core.recipe_parts import (
+    FloatType,
+    HalfPrecision,
+    LayerWeights,
+    Listing,
+    Pattern,
+    Placement,
+    Style,
+    WeightOnly,
+    WriteOptions,
+    set_tuple,
+)
+from octavo.core.scheme import (
+    Distribution,
+    DynamicScheme,
+    Scheme,
+    activation_scheme,
+    refuse_unknown_fields,
+    weight_scheme,
+)
 from octavo.core.shown import Brief
 from octavo.errors import RecipeError, closest
-
-Pattern: TypeAlias = str | Callable[[Any], bool]
-
-
-class FloatType(Enum):
-    """A 16-bit float type for what is not quantized."""
-
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-
-
-@dataclass(frozen=True)
-class HalfPrecision:
-    """16-bit floats where nothing is quantized. ``compute`` None follows the target.
-
-    A target whose kernels compute in the type gets a graph in it; for another one weights are stored in it
-    and restored at load. ``io`` changes the types of the model's inputs and outputs too.
-    """
-
-    float_type: FloatType
-    compute: bool | None = None
-    io: bool = False
-
-
-class Style(Enum):
-    """How quantized operators are written in the graph."""
-
-    QDQ = "qdq"  # float operators between QuantizeLinear and DequantizeLinear; the runtime fuses
-    QOPERATOR = "qoperator"  # QLinearConv, QLinearMatMul, …
-    INTEGER = "integer"  # MatMulInteger, ConvInteger, … with float results
-
-
-@dataclass(frozen=True)
-class DynamicScheme:
-    """Activations are quantized while the model runs, from each input's own range."""
-
-    TAGGED: ClassVar[bool] = True
-    qtype: QType = UINT8
-
-    @classmethod
-    def from_text(cls, text: str) -> DynamicScheme:
-        """``dynamic`` in a recipe file."""
-        if text != "dynamic":
-            raise RecipeError(
-                f"{text!r} is no activation scheme; write 'dynamic', null, or a mapping of settings."
-            )
-        return cls()
-
-
-@dataclass(frozen=True, repr=False)
-class Override(Brief):
-    """Other settings for the tensors whose name matches: fields left None keep the recipe's.
-
-    A scale or zero point may be a plain number, and any of the sequences a list or an array.
-    """
-
-    tensor: str
-    keep_float: bool = False
-    qtype: QType | None = None
-    granularity: Granularity | None = None
-    symmetric: bool | None = None
-    reduce_range: bool | None = None
-    method: Method | None = None
-    range: tuple[float, float] | None = None
-    scale: tuple[float, ...] | None = None
-    zero_point: tuple[int, ...] | None = None
-    consumers: tuple[str, ...] | None = None  # only for these nodes; absent: for every consumer
-    channel_ranges: tuple[tuple[float, float], ...] | None = None  # a range for each channel
-
-    def __post_init__(self) -> None:
-        _set_tuple(self, "range", float)
-        _set_tuple(self, "scale", float)
-        _set_tuple(self, "zero_point", operator.index)
-        _set_tuple(self, "consumers", str)
-        what = f"Override of {self.tensor!r}"
-        if (self.scale is None) != (self.zero_point is None):
-            raise RecipeError(f"{what}: scale and zero_point go together; give both or none.")
-        if self.scale is not None and any(
-            v is not None for v in (self.range, self.channel_ranges, self.symmetric, self.reduce_range)
-        ):
-            raise RecipeError(
-                f"{what}: with scale and zero_point given, range, symmetric and reduce_range have nothing"
-                " left to decide; remove them."
-            )
-        if self.scale is not None and not (self.scale and all(0.0 < s < math.inf for s in self.scale)):
-            raise RecipeError(f"{what}: a scale is a positive number; found {list(self.scale)}.")
-        if self.scale and self.zero_point and len(self.scale) != len(self.zero_point):
-            raise RecipeError(
-                f"{what}: {len(self.scale)} scales but {len(self.zero_point)} zero points; give one of each,"
-                " or one of each per channel."
-            )
-        if self.range is not None and not (
-            len(self.range) == 2 and -math.inf < self.range[0] <= self.range[1] < math.inf
-        ):
-            raise RecipeError(
-                f"{what}: a range is a smaller and a larger finite number; found {list(self.range)}."
-            )
-
-
-_COMMA_LISTS = ("op_types", "steps", "float_outputs")  # names that have no comma in them
-
-
-def _set_tuple(owner: Any, name: str, kind: Callable[[Any], Any] | None = None) -> None:
-    """Make a field of a frozen value a tuple, of plain numbers: one item needs no brackets."""
-    value = getattr(owner, name)
-    if value is None:
-        return
-    if isinstance(value, np.ndarray):
-        value = value.ravel().tolist()
-    if isinstance(value, str) and name in _COMMA_LISTS:
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        value = (value,)
-    try:
-        items = tuple(value if kind is None else (kind(item) for item in value))
-    except (TypeError, ValueError) as error:
-        raise RecipeError(f"{type(owner).__name__}.{name}: {error}.") from error
-    object.__setattr__(owner, name, items)
-
-
-class Placement(Enum):
-    """Which of the operators that could be quantized are."""
-
-    TARGET = "target"  # where the target's kernels gain by it
-    EVERYWHERE = "everywhere"  # every operator that has a rule
-    LISTED = "listed"  # every node of the op types listed, by its own rule, whatever its neighbours gain
-
-
-@dataclass(frozen=True)
-class Listing:
-    """What the placement ``listed`` has to know beside the op types."""
-
-    move_anything: bool = False  # data movement is quantized though its input is not
-    float_outputs: tuple[str, ...] = ()  # op types whose results stay float
-    channel_axes: tuple[tuple[str, int], ...] = ()  # op type and the axis of its weight's channels
-    constant_weights_only: bool = False  # a MatMul of two activations stays float
-    subgraphs: bool = False  # nodes inside If, Loop and Scan as well
-    room_for_biases: bool = True  # a weight's scale is raised where its int32 bias would not fit
-    unfused_blocks: bool = False  # 8-bit weights in blocks too, which only unoptimized sessions take
-    symmetric_channels: bool = False  # weights with a scale for each channel are symmetric in any case
-    tensors: tuple[str, ...] = ()  # quantized though no node asks for it
-    shared: tuple[tuple[str, str], ...] = ()  # a tensor, and the one whose parameters it takes
-    biases: tuple[
-        tuple[str, str, str, str], ...
-    ] = ()  # node, its int32 bias, and the two that give the scale
-
-    def __post_init__(self) -> None:
-        _set_tuple(self, "float_outputs")
-        _set_tuple(self, "tensors")
-        axes = tuple((str(op), int(axis)) for op, axis in self.channel_axes)
-        object.__setattr__(self, "channel_axes", axes)
-        for name in ("shared", "biases"):
-            object.__setattr__(self, name, tuple(tuple(map(str, row)) for row in getattr(self, name)))
-
-
-@dataclass(frozen=True)
-class LayerWeights:
-    """Other settings for the weights of the nodes that a pattern means: what is None stays the recipe's."""
-
-    nodes: str  # a name, a glob, re:… or op:…
-    qtype: QType | None = None
-    block: int | None = None
-    algorithm: str | None = None
-    keep_float: bool = False
-
-
-@dataclass(frozen=True)
-class WeightOnly:
-    """How weights in blocks are quantized where activations stay float, beside their scheme.
-
-    The accuracy level of MatMulNBits says what the kernel computes in: 4 (the default) rounds activations to
-    8 bits, block by block, which makes decoding about 1.6 times as fast; 0 leaves it to the runtime.
-    """
-
-    algorithm: str = "auto"  # name:option=value:…; auto: importance where there is data, else k-quant
-    accuracy_level: int = 4
-    head: QType | None = None  # of the product that makes an output, such as logits; None: as the others
-    embeddings: QType | None = None  # of tables that are looked up; None: they stay float
-    table_axis: int = -1  # along which the blocks of a table run
-    whole_columns: bool = False  # QDQ: a block is all that one output is computed from
-    layers: tuple[LayerWeights, ...] = ()
-    average_bits: float | None = None  # layers get 2, 4 or 8 bits by their sensitivity, so many on average
-
-    def __post_init__(self) -> None:
-        _set_tuple(self, "layers")
-        if self.average_bits is not None and not 2 <= self.average_bits <= 8:
-            raise RecipeError(f"Weights have 2 to 8 bits on average, not {self.average_bits:g}.")
-        if self.accuracy_level not in range(5):
-            raise RecipeError(f"accuracy_level is 0, 1, 2, 3 or 4, not {self.accuracy_level}.")
-
-
-@dataclass(frozen=True)
-class WriteOptions:
-    """Choices between graphs that compute the same."""
-
-    format: str = ""  # name of an output format that is planned like the recipe's style; "": the style itself
-    domain: str = ""  # of QuantizeLinear and DequantizeLinear
-    dedicated: bool = False  # each reader has a pair of these to itself
-    float_weights: bool = False  # weights are stored in float and quantized in the model
-    columns_transposed: bool = False  # symmetric weights with a block a column: [N, K] and a Transpose
-    group_names: bool = False  # parts of weights in blocks are named with their block size
-    explicit: bool = False  # zero points that are zero too; scales and zero points in typed fields
 
 
 @dataclass(frozen=True, repr=False)
@@ -260,7 +74,7 @@ class Recipe(Brief):
 
     def __post_init__(self) -> None:
         for name in ("op_types", "include", "exclude", "overrides", "steps", "dynamic_nodes"):
-            _set_tuple(self, name)
+            set_tuple(self, name)
         self._read_names()
         if self.calibration_samples is not None and self.calibration_samples < 1:
             raise RecipeError(
@@ -408,29 +222,6 @@ def _with_schemes(data: Any, base: Recipe | None) -> Any:
     return found
 
 
-def weight_scheme(current: Scheme | None, name: str) -> Scheme:
-    """The scheme of weights with the type of this name; one scale for each channel where none is known."""
-    kind = qtype(name)
-    base = current if current is not None else Scheme(kind, PerChannel())
-    return base.but(qtype=kind, symmetric=kind.symmetric_by_default)
-
-
-def activation_scheme(current: Scheme | DynamicScheme | None, name: str) -> Scheme | DynamicScheme | None:
-    """Return the scheme of activations with the type of this name; ``dynamic`` and ``none`` are names too."""
-    if name == "none":
-        return None
-    if name == "dynamic":
-        return current if isinstance(current, DynamicScheme) else DynamicScheme()
-    kind = qtype(name)
-    match current:
-        case Scheme() as scheme:
-            return scheme.but(qtype=kind, symmetric=scheme.symmetric or kind.is_float)
-        case DynamicScheme():
-            return DynamicScheme(kind)
-        case _:
-            return Scheme(kind, symmetric=kind.is_float)
-
-
 _MOST_JSON, _MOST_YAML = 16 << 20, 1 << 20  # bytes; YAML takes seconds for each
 
 
@@ -493,6 +284,8 @@ __all__ = [
     "W8A8",
     "W8A16",
     "DynamicScheme",
+    "FloatType",
+    "HalfPrecision",
     "LayerWeights",
     "Listing",
     "Override",

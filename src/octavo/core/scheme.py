@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, ClassVar
 
-from octavo.core.granularity import Granularity, PerTensor
-from octavo.core.qtypes import QType
+from octavo.core.granularity import Granularity, PerChannel, PerTensor
+from octavo.core.qtypes import UINT8, QType, qtype
 from octavo.core.shown import Brief
 from octavo.errors import RecipeError, closest
 
@@ -128,21 +128,14 @@ class Scheme(Brief):
     restricted: bool = False  # zero point only at qmin (range >= 0) or at the middle
 
     def __post_init__(self) -> None:
-        self._read_names()
+        from octavo.core.codec import read_names  # which knows schemes
+
+        read_names(self, {"qtype": QType, "granularity": Granularity, "method": Method})
         if self.min_range is not None and not 0.0 <= self.min_range < math.inf:
             raise RecipeError(
                 f"A smallest range of {self.min_range} makes no range; choose a small positive number such as"
                 " 1e-4."
             )
-
-    def _read_names(self) -> None:
-        """Take a type, granularity or method that is given by name: ``int8``, ``channel``, ``entropy``."""
-        from octavo.core import codec  # which knows schemes
-
-        for name, kind in (("qtype", QType), ("granularity", Granularity), ("method", Method)):
-            value = getattr(self, name)
-            if isinstance(value, str | dict):
-                object.__setattr__(self, name, codec.decode(kind, value, name))
 
     def but(self, **changes: Any) -> Scheme:
         """Return a copy with some fields changed."""
@@ -158,3 +151,43 @@ class Scheme(Brief):
         if self.reduce_range:
             parts.append(" reduced")
         return "".join(parts)
+
+
+@dataclass(frozen=True)
+class DynamicScheme:
+    """Activations are quantized while the model runs, from each input's own range."""
+
+    TAGGED: ClassVar[bool] = True
+    qtype: QType = UINT8
+
+    @classmethod
+    def from_text(cls, text: str) -> DynamicScheme:
+        """``dynamic`` in a recipe file."""
+        if text != "dynamic":
+            raise RecipeError(
+                f"{text!r} is no activation scheme; write 'dynamic', null, or a mapping of settings."
+            )
+        return cls()
+
+
+def weight_scheme(current: Scheme | None, name: str) -> Scheme:
+    """The scheme of weights with the type of this name; one scale for each channel where none is known."""
+    kind = qtype(name)
+    base = current if current is not None else Scheme(kind, PerChannel())
+    return base.but(qtype=kind, symmetric=kind.symmetric_by_default)
+
+
+def activation_scheme(current: Scheme | DynamicScheme | None, name: str) -> Scheme | DynamicScheme | None:
+    """Return the scheme of activations with the type of this name; ``dynamic`` and ``none`` are names too."""
+    if name == "none":
+        return None
+    if name == "dynamic":
+        return current if isinstance(current, DynamicScheme) else DynamicScheme()
+    kind = qtype(name)
+    match current:
+        case Scheme() as scheme:
+            return scheme.but(qtype=kind, symmetric=scheme.symmetric or kind.is_float)
+        case DynamicScheme():
+            return DynamicScheme(kind)
+        case _:
+            return Scheme(kind, symmetric=kind.is_float)

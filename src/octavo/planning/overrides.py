@@ -7,20 +7,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from octavo.core.plan import (
-    GRAPH_OUTPUT,
-    Bounded,
-    Constant,
-    Derived,
-    Dynamic,
-    Entry,
-    Fixed,
-    Key,
-    Measured,
-    Shared,
-)
+from octavo.core.plan import GRAPH_OUTPUT, Derived, Dynamic, Entry, Key, Shared
 from octavo.core.recipe import Override, Placement, Recipe
-from octavo.core.scheme import Scheme
 from octavo.errors import RecipeError, closest
 from octavo.model.graph import query
 
@@ -47,7 +35,7 @@ def preview(entry: Entry, tensor: str, recipe: Recipe) -> Entry:
     """Return what an entry of a tensor will be after the overrides that hold for all its consumers."""
     for override in recipe.overrides:
         if _fits(tensor, override) and not override.keep_float and override.consumers is None:
-            entry = _changed(entry, override)
+            entry = override.changed(Key(tensor), entry)
     return entry
 
 
@@ -74,7 +62,7 @@ def apply(entries: dict[Key, Entry], recipe: Recipe, model: ir.Model) -> dict[Ke
             if listed:
                 hits = [k for k in hits if not isinstance(entries[k], Derived | Shared | Dynamic)]
             found = set(hits)
-            entries = {k: _changed(e, override) if k in found else e for k, e in entries.items()}
+            entries = {k: override.changed(k, e) if k in found else e for k, e in entries.items()}
         else:
             entries = _converted(entries, override, hits, model)
     return entries
@@ -115,7 +103,7 @@ def _converted(
             while isinstance(edge, Shared):
                 edge = entries.get(edge.key)
             if edge is not None:
-                made[Key(tensor, consumer)] = _changed(edge, override)
+                made[Key(tensor, consumer)] = override.changed(Key(tensor, consumer), edge)
         if not any(key.consumer == consumer for key in made):
             raise RecipeError(f"Override of {override.tensor!r}: {consumer!r} does not read it quantized.")
     return {key: _follows(key, entry, made) for key, entry in {**entries, **made}.items()}
@@ -128,41 +116,3 @@ def _follows(key: Key, entry: Entry, made: dict[Key, Entry]) -> Entry:
         if view in made:
             return replace(entry, x=(view.tensor, view.consumer))
     return entry
-
-
-def _changed(entry: Entry, override: Override) -> Entry:
-    match entry:
-        case Derived() | Dynamic():
-            raise RecipeError(
-                f"Override of {override.tensor!r}: its parameters follow from other tensors; set those"
-                " instead."
-            )
-        case Shared():
-            raise RecipeError(
-                f"Override of {override.tensor!r}: it has the parameters of {entry.tensor!r}; override that"
-                " tensor."
-            )
-        case Constant(scheme, algorithm):
-            scheme = _scheme(scheme, override)
-            if override.scale is not None and override.zero_point is not None:
-                return Fixed(scheme, override.scale, override.zero_point)
-            return Constant(scheme, algorithm, override.range, override.channel_ranges)
-        case Measured(scheme) | Bounded(scheme) | Fixed(scheme):
-            scheme = _scheme(scheme, override)
-            if override.scale is not None and override.zero_point is not None:
-                return Fixed(scheme, override.scale, override.zero_point)
-            if override.range is not None:
-                return Bounded(scheme, *override.range)
-            if isinstance(entry, Bounded):
-                return replace(entry, scheme=scheme)
-            return replace(entry, scheme=scheme) if isinstance(entry, Measured) else Measured(scheme)
-
-
-def _scheme(scheme: Scheme, override: Override) -> Scheme:
-    return scheme.but(
-        **{
-            name: getattr(override, name)
-            for name in ("qtype", "granularity", "symmetric", "reduce_range", "method")
-            if getattr(override, name) is not None
-        }
-    )
