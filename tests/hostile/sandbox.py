@@ -191,6 +191,7 @@ def _limit() -> None:
     seconds = int(used.ru_utime + used.ru_stime) + CPU_SECONDS
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
+    sys.dont_write_bytecode = True  # a compiled module that is cut off at the limit could not be read again
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

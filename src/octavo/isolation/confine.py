@@ -50,8 +50,11 @@ def limit(memory: int, seconds: float, file_size: int) -> None:
     """Bound memory, processor time, files; leave no image of memory behind on a crash.
 
     Memory is what a process may write to: weights that are mapped from a file do not count. Processor time
-    is a second line behind the watcher's clock, for as many threads as there are cores.
+    is a second line behind the watcher's clock, for as many threads as there are cores. Python writes no
+    compiled modules from here on: one that is cut off at the limit of file size would be kept, and no
+    process could import that module again.
     """
+    sys.dont_write_bytecode = True
     kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
     _lower(kind, memory)
     _lower(resource.RLIMIT_CPU, int(seconds * (os.cpu_count() or 1)) + 1)
