@@ -10,6 +10,7 @@ import pytest
 from builders import model, node, tensor
 from onnx import helper
 from quantizing import EVERYWHERE
+from runtime_schemas import schemas
 
 import octavo
 from octavo.algorithms.layers.layer import layer_of
@@ -107,8 +108,7 @@ def test_an_operator_of_another_opset_needs_its_inputs_too(op_type: str, opset: 
 
 @pytest.mark.parametrize("op_type", sorted(LEAST_INPUTS))
 def test_an_operator_of_the_runtime_needs_its_inputs(op_type: str) -> None:
-    schemas = session.schemas()[(CONTRIB, op_type)]
-    assert LEAST_INPUTS[op_type] == min(schema.min_input for schema in schemas)
+    assert LEAST_INPUTS[op_type] == min(schema.min_input for schema in schemas()[CONTRIB, op_type])
     made = model([node(op_type, [], ["y"], domain=CONTRIB)], *ENDS, domains={CONTRIB: 1})
     with pytest.raises(ModelError, match="0 inputs where at least"):
         normalize(io.load(made))

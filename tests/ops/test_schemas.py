@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from runtime_schemas import schemas
 
 from octavo.core.qtypes import INT8, UINT8
 from octavo.core.recipe import Style
-from octavo.model.runtime.session import Kernel, kernels, schemas
+from octavo.model.runtime.session import Kernel, kernels
 from octavo.ops import MATMUL_TO_FLOAT, RULES, Act, Kind, Lowering, Weight
 
 FORMS = [

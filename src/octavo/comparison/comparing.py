@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol, cast
 
 import onnx_ir as ir
@@ -15,7 +14,6 @@ from octavo.comparison.data_pass import PassSums, TensorSums
 from octavo.comparison.factors import with_factors
 from octavo.comparison.match import Matching, Pair, best_match, match, plain
 from octavo.comparison.match import prepared as prepared_form
-from octavo.comparison.observing_session import mapped
 from octavo.comparison.result import Comparison, Culprit, OutputError, TensorError
 from octavo.comparison.signals import View
 from octavo.comparison.weights import WeightError, weight_errors
@@ -24,6 +22,7 @@ from octavo.data.feeds import Data
 from octavo.errors import ModelError
 from octavo.model.files import io
 from octavo.model.graph import meta, query
+from octavo.model.runtime.session_inputs import with_mapped_weights
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -61,7 +60,7 @@ def compare(
     tell = progress if progress is not None else _silent
     with scratch.folder() as folder:
         tell("match", 0, 1)
-        mine = mapped(plain(model_of(quantized)), Path(folder))
+        mine = with_mapped_weights(plain(model_of(quantized)), lambda: folder)
         _refuse_quantized(io.load(float_model))
         found, form = best_match(float_model, mine)
         _refuse_float(found.view)

@@ -18,7 +18,7 @@ from octavo.comparison import replay
 from octavo.comparison.constants import Array, numbers
 from octavo.comparison.match import Matching, Pair
 from octavo.comparison.measure import Clipping, Gap, Power, Row, row
-from octavo.comparison.observing_session import Observed, fitting, observed, open_proto
+from octavo.comparison.observing_session import Observed, fitting, observed
 from octavo.comparison.replay import Replay
 from octavo.comparison.signals import Numbers, View, half_type
 from octavo.core.intervals import sqnr_interval
@@ -27,6 +27,7 @@ from octavo.data.feeds import Data, Feeds
 from octavo.errors import ModelError
 from octavo.model.graph import query
 from octavo.model.runtime.session import Session
+from octavo.model.runtime.session_inputs import open_message
 
 Progress = Callable[[int, int | None], None]
 FIRST, EVERY = 8, 10  # samples whose inner tensors are looked at
@@ -176,7 +177,7 @@ class _Sessions:
         if not self.replay.outputs:
             return None
         try:
-            return open_proto(self.replay.proto, self.found.view.model, self.replay.used, threads=threads)
+            return open_message(self.replay.proto, self.found.view.model, self.replay.used, threads=threads)
         except ModelError as error:
             seen.notes.append(f"Local errors are not known: the units can't be run by themselves ({error}).")
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,12 @@ import onnx_ir as ir
 from octavo.calibration.observe.observations import GraphWriter, Observation
 from octavo.calibration.observe.subgraphs import observe_graph
 from octavo.comparison.signals import Numbers
-from octavo.model.files import io
-from octavo.model.files.external import MappedTensor
 from octavo.model.files.serialize import skeleton
 from octavo.model.graph import query
 from octavo.model.runtime import session_inputs
 from octavo.model.runtime.session import Session, runtime_ir_limit
 
 Array = npt.NDArray[Any]
-_INLINE_MOST = 1_900_000_000  # bytes; protobuf stops at 2 GiB
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ def observed(
     proto = skeleton(model, runtime_ir_limit())
     graph = proto.graph
     wanted = dict.fromkeys(values)
-    names = {v: v.name or "" for v in wanted if _is_outside(v, model)}
+    names = {v: v.name or "" for v in wanted if v.graph is model.graph}
     for i, value in enumerate(v for v in names if v in integers):
         names[value] = _dequantized(graph, value, integers[value], i)
     inner = [v for v in wanted if v not in names and v not in integers]
@@ -64,11 +60,7 @@ def observed(
         if name not in outputs and not value.is_graph_input():
             outputs.add(name)
             graph.output.add(name=name)
-    return Observed(open_proto(proto, model, None, optimize=optimize, threads=threads), names)
-
-
-def _is_outside(value: ir.Value, model: ir.Model) -> bool:
-    return query.owner(value) is model.graph
+    return Observed(session_inputs.open_message(proto, model, optimize=optimize, threads=threads), names)
 
 
 def _want(value: ir.Value) -> Observation:
@@ -83,30 +75,6 @@ def _dequantized(graph: onnx.GraphProto, value: ir.Value, numbers: Numbers, inde
         onnx.helper.make_node("DequantizeLinear", [v.name or "" for v in given], [output], name=output)
     )
     return output
-
-
-def open_proto(
-    proto: onnx.ModelProto,
-    model: ir.Model,
-    used: set[str] | None,
-    *,
-    optimize: bool = True,
-    threads: int | None = None,
-) -> Session:
-    """A session for a protobuf that reads the weights of a model in memory; mapped ones are not copied."""
-    config: dict[str, str] = {}
-    initializers = model.graph.initializers
-    session_inputs.fill(proto, {n: v for n, v in initializers.items() if used is None or n in used}, config)
-    return Session.open(proto.SerializeToString(), config=config, optimize=optimize, threads=threads)
-
-
-def mapped(model: ir.Model, folder: Path) -> ir.Model:
-    """The model itself, or where it holds more than a protobuf can, a copy whose weights lie in a file."""
-    tensors = (value.const_value for value in model.graph.initializers.values())
-    inline = sum(t.nbytes for t in tensors if t is not None and not isinstance(t, MappedTensor))
-    if inline <= _INLINE_MOST:
-        return model
-    return io.load(io.save(model, folder / "model.onnx", external_data=True)[0])
 
 
 def fitting(feed: Mapping[str, Array], inputs: Sequence[Any]) -> dict[str, Array]:

@@ -119,7 +119,7 @@ class _Builder:
     def _source(self, value: ir.Value) -> str:
         """The float tensor in the place of what another unit gives; quantized, if that gives integers."""
         source = self.m.signals.get(self.q.signal(value))
-        if source is None or query.owner(source) is not self.m.float_view.model.graph:
+        if source is None or source.graph is not self.m.float_view.model.graph:
             raise _NoSourceError
         numbers = self.q.numbers.get(value)
         if numbers is None:

@@ -223,7 +223,7 @@ class _Compute:
         """Keep in float32 what only leads to integers."""
         for node in reversed(nodes):
             readers = [reader for value in node.outputs for reader in query.readers(value)]
-            if not readers or any(query.is_graph_output(value) for value in node.outputs):
+            if not readers or any(value.is_graph_output() for value in node.outputs):
                 continue
             if all(
                 _gives_integers(reader) or self.kept.get(reader.name or "") == _EXACT for reader in readers

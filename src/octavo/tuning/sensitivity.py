@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from octavo.comparison import data_pass, match
-from octavo.comparison.observing_session import mapped
 from octavo.core import scratch
 from octavo.core.plan import Plan
 from octavo.model.files import io
+from octavo.model.runtime.session_inputs import with_mapped_weights
 from octavo.tuning.split import Feed
 
 SAMPLES = 4
@@ -39,7 +39,7 @@ def sensitivity(
 ) -> tuple[Layer, ...]:
     """The layers of a plan by their local error, the weakest first; ties in the order of the network."""
     with scratch.folder() as folder:
-        found, _ = match.best_match(model, mapped(match.plain(quantized), Path(folder)))
+        found, _ = match.best_match(model, with_mapped_weights(match.plain(quantized), lambda: folder))
         if not found.pairs:
             return ()
         seen = data_pass.run_both(found, list(samples[:SAMPLES]), threads=threads)

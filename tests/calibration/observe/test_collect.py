@@ -386,7 +386,8 @@ def test_feeds_can_be_given_as_they_are() -> None:
 def test_a_model_too_large_for_protobuf_goes_through_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("octavo.calibration.observe.observing_session._MAX_INLINE", 10)
+    monkeypatch.setattr("octavo.model.runtime.session_inputs._INLINE_MOST", 1000)
+    monkeypatch.setattr("octavo.model.runtime.session_inputs._REFER_LEAST", 0)
     found = graphs.normal(builders.conv_net())
     data = [{"x": rows(2, 3, 8, 8)}]
     same(collect(found, needs(["relu"], False), data), graphs.fetch(found, ["relu"], data), rel=1e-4)

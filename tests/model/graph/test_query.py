@@ -6,8 +6,7 @@ import builders
 import numpy as np
 import onnx_ir as ir
 import pytest
-from builders import graph, model, node, tensor
-from onnx import TensorProto
+from builders import model, node, tensor
 
 from octavo.errors import ModelError
 from octavo.model.files import io
@@ -43,8 +42,6 @@ def test_nodes_come_depth_first() -> None:
     found = load(builders.two_branches())
     assert [n.op_type for n in query.nodes(found)] == ["Relu", "If", "Sub", "Add", "Mul", "Add"]
     assert [len(query.subgraphs(n)) for n in found.graph] == [0, 2]
-    assert query.in_main_graph(found, found.graph[0])
-    assert not query.in_main_graph(found, query.subgraphs(found.graph[1])[0][0])
 
 
 def test_types_shapes_and_attributes() -> None:
@@ -57,8 +54,6 @@ def test_types_shapes_and_attributes() -> None:
     assert query.attribute(conv, "pads") == (1, 1, 1, 1)
     assert query.attribute(conv, "group", 1) == 1
     assert query.opset(found) == 17
-    assert query.is_graph_input(x)
-    assert query.is_graph_output(found.graph.outputs[0])
 
 
 def test_a_linear_layer_is_a_matmul_with_an_optional_bias() -> None:
@@ -142,12 +137,3 @@ def test_kinds_are_counted() -> None:
         1,
         3,
     )
-
-
-def test_scopes_of_values() -> None:
-    branch = graph([node("Relu", ["x"], ["r"])], [], [tensor("r", None)])
-    nodes = [node("If", ["cond"], ["y"], then_branch=branch, else_branch=branch)]
-    found = load(model(nodes, [tensor("x", [3]), tensor("cond", [], TensorProto.BOOL)], [tensor("y", [3])]))
-    inner = query.subgraphs(found.graph[0])[0]
-    assert query.owner(inner[0].outputs[0]) is inner
-    assert query.owner(found.graph.inputs[0]) is found.graph

@@ -74,7 +74,8 @@ def test_weights_too_large_for_memory_go_through_a_folder(monkeypatch: pytest.Mo
     loaded = io.load(builders.conv_net())
     feeds = sample_inputs(Session.open(loaded))
     want = Session.open(loaded, outputs=["relu", "y"], optimize=False).run(feeds)
-    monkeypatch.setattr(session_inputs, "_INLINE_MOST", 100)
+    monkeypatch.setattr(session_inputs, "_INLINE_MOST", 1000)
+    monkeypatch.setattr(session_inputs, "_REFER_LEAST", 0)
     got = Session.open(loaded, outputs=["relu", "y"], optimize=False).run(feeds)
     for name, array in want.items():
         np.testing.assert_array_equal(got[name], array)
@@ -119,12 +120,11 @@ def test_limits_are_what_the_runtime_loads() -> None:
     assert 21 <= session.runtime_opset_limit() <= onnx.defs.onnx_opset_version() + 5
 
 
-def test_kernels_and_schemas_know_quantized_operators() -> None:
+def test_kernels_know_quantized_operators() -> None:
     kernels = session.kernels()
     (conv,) = [k for k in kernels["", "QLinearConv"] if k.types["T1"] == ("tensor(uint8)",)][:1]
     assert conv.since == 10
     assert ("com.microsoft", "MatMulNBits") in kernels
-    assert session.schemas()["", "Softmax"][-1].since_version >= 13
     assert kernels is session.kernels()
 
 

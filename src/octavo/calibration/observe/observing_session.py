@@ -6,11 +6,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
-import onnx
 import onnx_ir as ir
 
 from octavo.calibration.observe.accumulators import Accumulators, without_nan
@@ -23,15 +21,12 @@ from octavo.core.stats import State
 from octavo.data.feeds import copied
 from octavo.errors import ModelError, closest
 from octavo.model.files import io
-from octavo.model.files.external import MappedTensor
 from octavo.model.files.serialize import skeleton
 from octavo.model.graph import query
 from octavo.model.runtime import session_inputs
 from octavo.model.runtime.session import NO_SPINNING, InputSpec, Session, runtime_ir_limit
 
 Feed: TypeAlias = Mapping[str, npt.NDArray[Any]]
-
-_MAX_INLINE = 1_900_000_000  # bytes of weights in a protobuf, which can't exceed 2 GiB
 
 
 class ObservingSession:
@@ -184,23 +179,9 @@ def _open(
 
     Mapped weights are not copied. Threads that wait for work sleep: other runs need the cores.
     """
-    initializers = model.graph.initializers
-    inline = sum(
-        value.const_value.nbytes
-        for value in initializers.values()
-        if value.const_value is not None and not isinstance(value.const_value, MappedTensor)
-    )
-    path: Path | None = None
-    if inline > _MAX_INLINE:
-        folder = Path(files.enter_context(scratch.folder()))
-        path = io.save(model, folder / "model.onnx", external_data=True)[0]
-    proto = onnx.load(str(path), load_external_data=False) if path else skeleton(model, runtime_ir_limit())
+    model = session_inputs.with_mapped_weights(model, lambda: files.enter_context(scratch.folder()))
+    proto = skeleton(model, runtime_ir_limit())
     augmented = augment(proto, observations, group_small=group_small)
     if not augmented:
         return None
-    config = dict(NO_SPINNING)
-    if path is not None:
-        path.write_bytes(proto.SerializeToString())
-        return Session.open(path, config=config, **options), augmented
-    session_inputs.fill(proto, {n: v for n, v in initializers.items() if n in augmented.used}, config)
-    return Session.open(proto.SerializeToString(), config=config, **options), augmented
+    return session_inputs.open_message(proto, model, augmented.used, config=NO_SPINNING, **options), augmented

@@ -21,7 +21,7 @@ from octavo.errors import ModelError
 from octavo.evaluation.task import Feeds
 from octavo.model.graph.dequantized import Between, between
 from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES
-from octavo.model.runtime.session import Session
+from octavo.model.runtime.session import Session, weights_beside
 
 RUNS = 7  # of which the first warms up
 _KERNEL_SUFFIX = "_kernel_time"
@@ -111,8 +111,7 @@ def _open(
     model: Path, threads: int | None, profile: Path, dumped: Path
 ) -> tuple[Session, onnx.GraphProto | None]:
     """Open a session with its optimized graph; None where the runtime can't write the graph."""
-    prefix = "session.optimized_model_external_initializers_"
-    config = {f"{prefix}file_name": "weights.bin", f"{prefix}min_size_in_bytes": "1024"}
+    config = weights_beside(1 << 10)
     try:
         session = Session.open(model, threads=threads, profile=profile, optimized_to=dumped, config=config)
         graph = onnx.load(str(dumped), load_external_data=False).graph

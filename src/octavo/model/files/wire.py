@@ -151,12 +151,6 @@ def _weight_prefix(weight: Weight) -> bytes:
     return varint(_INITIALIZER << 3 | _BYTES) + varint(length) + weight.header + content
 
 
-def joined_size(model: bytes, graph: bytes, weights: Sequence[Weight]) -> int:
-    """Return the size of what :func:`join` will write."""
-    inner = len(graph) + sum(len(_weight_prefix(weight)) + weight.size for weight in weights)
-    return len(model) + len(varint(_GRAPH << 3 | _BYTES)) + len(varint(inner)) + inner
-
-
 def join(file: BinaryIO, model: bytes, graph: bytes, weights: Sequence[Weight]) -> None:
     """Write a model: its own fields, its graph's, and one weight after the other."""
     prefixes = [_weight_prefix(weight) for weight in weights]

@@ -155,16 +155,6 @@ def is_float(value: ir.Value | None) -> bool:
     return element_type(value) in FLOATS
 
 
-def is_graph_input(value: ir.Value) -> bool:
-    """Whether a value is fed from outside: an input of its graph, and no initializer."""
-    return value.is_graph_input() and not value.is_initializer()
-
-
-def is_graph_output(value: ir.Value) -> bool:
-    """Whether a value leaves its graph, main graph or subgraph."""
-    return value.is_graph_output()
-
-
 def readers(value: ir.Value) -> list[ir.Node]:
     """The nodes that read a value, each once, in the order they were connected; also those in subgraphs."""
     return list(value.consumers())
@@ -210,16 +200,6 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
 def opset(model: ir.Model) -> int:
     """Return the version of the default operator set."""
     return model.opset_imports.get("", model.opset_imports.get("ai.onnx", 1))
-
-
-def owner(value: ir.Value) -> ir.Graph | None:
-    """Return the graph in whose scope a value is defined."""
-    return value.graph
-
-
-def in_main_graph(model: ir.Model, node: ir.Node) -> bool:
-    """Whether a node is in the main graph rather than in a subgraph."""
-    return node.graph is model.graph
 
 
 @dataclass(frozen=True)

@@ -113,21 +113,8 @@ class Session:
         if not prepack:
             entries["session.disable_prepacking"] = "1"
         keep: list[object] = []
-        if isinstance(model, ir.Model):
-            from octavo.model.runtime.session_inputs import hand_over
-
-            name = describe(model)
-            source = hand_over(model, entries, keep, outputs)
-        else:
-            if outputs is not None:
-                raise ModelError("Other outputs can be requested only of a model in memory; load() it first.")
-            name = "the model in memory" if isinstance(model, bytes) else str(model)
-            source = model if isinstance(model, bytes) else _checked(model, trusted)
-        for key, entry in entries.items():
-            options.add_session_config_entry(key, entry)
-        with _runtime_errors(name, "can't be loaded by onnxruntime"):
-            inner = _ort().InferenceSession(source, options, providers=_providers(providers))
-        return cls(inner, name, keep)
+        name, source = _source(model, entries, keep, outputs, trusted)
+        return cls(_opened(name, source, options, entries, providers), name, keep)
 
     def run(self, feeds: Feeds, output_names: Sequence[str] | None = None) -> dict[str, Array]:
         """Run the model once; returns outputs by name: those that are named, or all that are arrays."""
@@ -169,13 +156,37 @@ class Session:
         return bfloat16.value_of(_ort(), array) if array.dtype == ml_dtypes.bfloat16 else array
 
 
-def _checked(path: str | Path, trusted: bool) -> str:
-    """Return the path of a model file that the runtime may read."""
-    from octavo.model.files.io import check_file
+def _source(
+    model: ir.Model | str | Path | bytes,
+    entries: dict[str, str],
+    keep: list[object],
+    outputs: Iterable[str] | None,
+    trusted: bool,
+) -> tuple[str, str | bytes]:
+    """Return the name of a model for messages, and what the runtime reads it from: a path or bytes."""
+    if isinstance(model, ir.Model):
+        from octavo.model.runtime.session_inputs import hand_over
 
+        return describe(model), hand_over(model, entries, keep, outputs)
+    if outputs is not None:
+        raise ModelError("Other outputs can be requested only of a model in memory; load() it first.")
+    if isinstance(model, bytes):
+        return "the model in memory", model
     if not trusted:
-        check_file(path)
-    return str(path)
+        from octavo.model.files.io import check_file
+
+        check_file(model)
+    return str(model), str(model)
+
+
+def _opened(
+    name: str, source: str | bytes, options: Any, entries: Mapping[str, str], providers: Sequence[str] | None
+) -> Any:
+    """Return a session of the runtime's own."""
+    for key, entry in entries.items():
+        options.add_session_config_entry(key, entry)
+    with _runtime_errors(name, "can't be loaded by onnxruntime"):
+        return _ort().InferenceSession(source, options, providers=_providers(providers))
 
 
 def _spec(argument: Any) -> InputSpec:
@@ -324,18 +335,6 @@ def kernels() -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
     return {key: tuple(entries) for key, entries in found.items()}
 
 
-@functools.cache
-def schemas() -> Mapping[tuple[str, str], tuple[Any, ...]]:
-    """Return the operator schemas of the installed runtime by ``(domain, op type)``, oldest first."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    found: dict[tuple[str, str], list[Any]] = {}
-    for schema in state.get_all_operator_schema():
-        domain = "" if schema.domain == "ai.onnx" else schema.domain
-        found.setdefault((domain, schema.name), []).append(schema)
-    return {key: tuple(sorted(entries, key=lambda s: s.since_version)) for key, entries in found.items()}
-
-
 def sample_inputs(
     specs: Session | Sequence[InputSpec], *, seed: int = 0, dims: Mapping[str, int] | None = None
 ) -> dict[str, Array]:
@@ -363,23 +362,15 @@ def optimized(model: ir.Model | str | Path, level: str = "all") -> ir.Model:
             _ort().GraphOptimizationLevel, f"ORT_ENABLE_{levels[level]}"
         )
         options.optimized_model_filepath = str(target)
-        prefix = "session.optimized_model_external_initializers_"
-        entries = {f"{prefix}file_name": "weights.bin", f"{prefix}min_size_in_bytes": "1048576"}
-        keep: list[object] = []
-        source: str | bytes
-        if isinstance(model, ir.Model):
-            from octavo.model.runtime.session_inputs import hand_over
-
-            source = hand_over(model, entries, keep, None)
-        else:
-            source = _checked(model, trusted=False)
-        for key, entry in entries.items():
-            options.add_session_config_entry(key, entry)
-        with _runtime_errors(
-            describe(model) if isinstance(model, ir.Model) else str(model), "can't be optimized"
-        ):
-            _ort().InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        entries, keep = weights_beside(1 << 20), list[object]()
+        _opened(*_source(model, entries, keep, None, trusted=False), options, entries, None)
         return _in_memory(load(target))
+
+
+def weights_beside(least: int) -> dict[str, str]:
+    """Return the configuration that writes weights of so many bytes beside the optimized graph."""
+    prefix = "session.optimized_model_external_initializers_"
+    return {f"{prefix}file_name": "weights.bin", f"{prefix}min_size_in_bytes": str(least)}
 
 
 def _in_memory(model: ir.Model) -> ir.Model:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -15,10 +16,11 @@ from octavo.model.files import external, io
 from octavo.model.files.external import MappedTensor
 from octavo.model.files.serialize import add_tensor, content, header, skeleton
 from octavo.model.graph.tensors import tensor_bytes
+from octavo.model.runtime.session import Session
 
 _FOLDER_OPTION = "session.model_external_initializers_file_folder_path"
-_REFER_LEAST = 64 << 10
-_INLINE_MOST = 1_900_000_000
+_REFER_LEAST = 64 << 10  # bytes; a smaller weight is copied, which takes less time than a mapping
+_INLINE_MOST = 1_900_000_000  # bytes of weights in one message, which protobuf bounds at 2 GiB
 _UNKNOWN = "unknown.to.the.checker"  # a domain whose operators the checker lets pass
 
 
@@ -48,22 +50,46 @@ def _inline_bytes(initializers: Mapping[str, ir.Value], folder: Path | None) -> 
     return sum(tensor_bytes(t) for t in tensors if t is not None and _refers(t, folder) is None)
 
 
+def with_mapped_weights(model: ir.Model, folder: Callable[[], str | Path]) -> ir.Model:
+    """Return the model; where one message can't hold its weights, a copy that maps them from a file."""
+    initializers = model.graph.initializers
+    if _inline_bytes(initializers, _folder(initializers)) <= _INLINE_MOST:
+        return model
+    return io.load(io.save(model, Path(folder()) / "model.onnx", external_data=True)[0])
+
+
 def hand_over(
     model: ir.Model, config: dict[str, str], keep: list[object], outputs: Iterable[str] | None
-) -> str | bytes:
-    """What to open a session with: bytes with references to mapped files, or the path of a temporary copy."""
-    folder = _folder(model.graph.initializers)
-    if _inline_bytes(model.graph.initializers, folder) > _INLINE_MOST:
-        if outputs is not None:
-            model = _with_outputs(model, outputs)
-        temporary = scratch.folder()
-        keep.append(temporary)
-        return str(io.save(model, Path(temporary.name) / "model.onnx", external_data=True)[0])
+) -> bytes:
+    """Return what to open a session with: a message with references to the files of mapped weights.
+
+    What has to live as long as the session is added to ``keep``.
+    """
+
+    def temporary() -> str:
+        keep.append(made := scratch.folder())
+        return str(made.name)
+
+    model = with_mapped_weights(model, temporary)
     proto = skeleton(model)
     fill(proto, model.graph.initializers, config)
     if outputs is not None:
         _ask_for(proto, model, list(outputs))
     return bytes(proto.SerializeToString())
+
+
+def open_message(
+    proto: onnx.ModelProto,
+    model: ir.Model,
+    used: Container[str] | None = None,
+    *,
+    config: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Session:
+    """Open a session for a message that reads weights of a model: those that are ``used``, or all."""
+    entries, weights = dict(config or {}), model.graph.initializers
+    fill(proto, {n: v for n, v in weights.items() if used is None or n in used}, entries)
+    return Session.open(proto.SerializeToString(), config=entries, **options)
 
 
 def fill(proto: onnx.ModelProto, initializers: Mapping[str, ir.Value], config: dict[str, str]) -> None:
@@ -100,14 +126,6 @@ def _ask_for(proto: onnx.ModelProto, model: ir.Model, names: list[str]) -> None:
         if name not in values:
             raise ModelError(f"There is no tensor {name!r} in the main graph to return.")
         proto.graph.output.add().CopyFrom(ir.serde.serialize_value(values[name]))
-
-
-def _with_outputs(model: ir.Model, names: Iterable[str]) -> ir.Model:
-    copy = io.load(model)
-    values = _values(copy)
-    copy.graph.outputs.clear()
-    copy.graph.outputs.extend(values[name] for name in names)
-    return copy
 
 
 # What the checker says of a file that may be in order all the same.
