@@ -288,7 +288,7 @@ class ONNXModel:
         """Remove Constant nodes that nothing reads."""
         read = {value.name for value in self.model.graph.output}
         for node in self.model.graph.node:
-            read |= protos.reads(node)
+            read.update(protos.reads(node))
         unused = [n for n in self.model.graph.node if n.op_type == "Constant" and n.output[0] not in read]
         self.remove_nodes(unused)
 

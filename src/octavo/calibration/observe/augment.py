@@ -22,11 +22,9 @@ from octavo.calibration.observe.observations import (
     NonNegativeMap,
     Observation,
     Observed,
-    bodies_of,
-    replace_nodes,
 )
 from octavo.calibration.observe.subgraphs import observe_graph
-from octavo.model.graph import query
+from octavo.model.graph import protos, query
 
 # ---- Observing feature maps of convolutions without losing what makes convolutions fast
 #
@@ -104,7 +102,7 @@ def keep_sums_fused(graph: GraphProto, observations: Mapping[str, Observation], 
                 node.input[position] = same
         nodes.append(node)
     if len(nodes) > len(graph.node):
-        replace_nodes(graph, nodes)
+        protos.replace_nodes(graph, nodes)
 
 
 _SEQUENCES_SINCE = 11  # the opset
@@ -289,22 +287,14 @@ def _divided(numbers: Sequence[Observed], size: int) -> list[list[Observed]]:
     return [[numbers[index] for index in pack] for pack in sorted(found, key=lambda pack: pack[-1])]
 
 
-def _note_reads(node: NodeProto, read: set[str]) -> None:
-    """Add what a node, and those inside it, read."""
-    read.update(node.input)
-    for body in bodies_of(node):
-        for inner in body.node:
-            _note_reads(inner, read)
-
-
 def _prune(graph: GraphProto) -> set[str]:
     """Remove the nodes that no output depends on; returns the names that are read."""
     read = {value.name for value in graph.output}
     kept: list[NodeProto] = []
     for node in reversed(graph.node):
         if not read.isdisjoint(node.output):
-            _note_reads(node, read)
+            read.update(protos.reads(node))
             kept.append(node)
     if len(kept) < len(graph.node):
-        replace_nodes(graph, kept[::-1])
+        protos.replace_nodes(graph, kept[::-1])
     return read

@@ -24,7 +24,7 @@ of other types are cast to float first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -32,6 +32,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from octavo.model.graph.protos import graphs
 
 _SAMPLE_STEP = 7  # between the positions of a map that are sampled for its minimum, along height and width
 _BEYOND_ANY_MAP = 1 << 15  # a step that leads out of any map: the sample is its first position
@@ -243,22 +245,7 @@ def _pooled(
         yield Observed(tensor, reduction, value, True, is_sampled=reduction is LOW, images=images)
 
 
-def bodies_of(node: NodeProto) -> list[GraphProto]:
-    """Return the graphs that a node carries."""
-    return [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
-
-
-def replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
-    """Give a graph other nodes, some of which may be its own."""
-    del graph.node[:]
-    graph.node.extend(nodes)
-
-
-def _names(graph: GraphProto) -> Iterable[str]:
-    yield from (value.name for value in graph.input)
-    yield from (tensor.name for tensor in graph.initializer)
-    for node in graph.node:
-        yield node.name
-        yield from node.output
-        for body in bodies_of(node):
-            yield from _names(body)
+def _names(graph: GraphProto) -> Iterator[str]:
+    for inner in graphs(graph):
+        yield from (item.name for item in (*inner.input, *inner.initializer, *inner.node))
+        yield from (name for node in inner.node for name in node.output)

@@ -24,11 +24,10 @@ from octavo.calibration.observe.observations import (
     Nodes,
     Observation,
     Observed,
-    bodies_of,
     describe,
     observe,
-    replace_nodes,
 )
+from octavo.model.graph.protos import bodies, replace_nodes
 
 Inside: TypeAlias = list[tuple[GraphProto, list[Observed]]]
 
@@ -65,9 +64,9 @@ def observe_graph(
             is_scan = node.op_type == "Scan"
             can = can_return_values and (is_scan or not in_scan)
             inner = {"can_return_values": can, "in_subgraph": True, "in_scan": in_scan or is_scan}
-            bodies = [(body, observe_graph(body, observations, writer, **inner)) for body in bodies_of(node)]
-            if any(items for _, items in bodies):
-                found += way_out(nodes, node, bodies, writer)
+            inside = [(body, observe_graph(body, observations, writer, **inner)) for body in bodies(node)]
+            if any(items for _, items in inside):
+                found += way_out(nodes, node, inside, writer)
         look(names)
     if len(nodes) > len(graph.node):
         replace_nodes(graph, nodes)

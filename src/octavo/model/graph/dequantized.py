@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from octavo.model.graph import query
+from octavo.model.graph import protos, query
 from octavo.model.graph.edit import Editor
 from octavo.model.graph.operators import CONVERSIONS, DEQUANTIZE, QUANTIZE
 
@@ -95,17 +95,8 @@ class Between:
 
 def between(graph: onnx.GraphProto) -> Iterator[Between]:
     """Yield all of them, those in subgraphs too."""
-    for inner in _graphs(graph):
+    for inner in protos.graphs(graph):
         yield from _of_graph(inner)
-
-
-def _graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    found = [graph]
-    for node in graph.node:
-        for attribute in node.attribute:
-            inner = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-            found += [deeper for one in inner for deeper in _graphs(one)]
-    return found
 
 
 def _of_graph(graph: onnx.GraphProto) -> Iterator[Between]:

@@ -106,22 +106,29 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def reads(node: NodeProto) -> set[str]:
-    """Return all names that a node, or a node inside it, reads."""
-    found = {name for name in node.input if name}
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and all graphs inside it, each before those that it contains."""
+    yield graph
+    for node in graph.node:
+        for body in bodies(node):
+            yield from graphs(body)
+
+
+def reads(node: NodeProto) -> dict[str, None]:
+    """Return the names that a node, or a node inside it, reads from the scope of the node, in order."""
+    found = {name: None for name in node.input if name}
     for body in bodies(node):
         found |= captured(body)
     return found
 
 
-def captured(graph: GraphProto) -> set[str]:
-    """Return the names that a graph inside another takes from outside."""
+def captured(graph: GraphProto) -> dict[str, None]:
+    """Return the names that a graph inside another takes from outside, in order."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    found = {value.name for value in graph.output}
-    for node in graph.node:
-        found |= reads(node)
-        own.update(node.output)
-    return found - own
+    own.update(name for node in graph.node for name in node.output)
+    found = {name: None for node in graph.node for name in reads(node)}
+    found |= {value.name: None for value in graph.output}
+    return {name: None for name in found if name not in own}
 
 
 def remove(container: Any, items: Iterable[Any]) -> int:
@@ -173,11 +180,8 @@ def sort(graph: GraphProto) -> None:
 
 def replace_nodes(graph: GraphProto, nodes: list[NodeProto]) -> None:
     """Give a graph other nodes, some of which may be its own."""
-    copies = [NodeProto() for _ in nodes]
-    for copy, node in zip(copies, nodes, strict=True):
-        copy.CopyFrom(node)
     del graph.node[:]
-    graph.node.extend(copies)
+    graph.node.extend(nodes)
 
 
 def drop_unused_initializers(graph: GraphProto) -> set[str]:
@@ -188,7 +192,7 @@ def drop_unused_initializers(graph: GraphProto) -> set[str]:
         read.update(name for name in node.input if name)
         made.update(node.output)
         for body in bodies(node):
-            read |= drop_unused_initializers(body)
+            read.update(drop_unused_initializers(body))
     unused = [tensor for tensor in graph.initializer if tensor.name not in read]
     gone = {tensor.name for tensor in unused}
     remove(graph.initializer, unused)
@@ -199,14 +203,12 @@ def drop_unused_initializers(graph: GraphProto) -> set[str]:
 
 def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Yield all stored tensors: initializers and attributes, in all scopes."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
+    for inner in graphs(graph):
+        yield from inner.initializer
+        for attribute in (attribute for node in inner.node for attribute in node.attribute):
             if attribute.type == AttributeProto.TENSOR:
                 yield attribute.t
             yield from attribute.tensors
-        for body in bodies(node):
-            yield from all_tensors(body)
 
 
 # ---- Gemm as MatMul and Add, for integer kernels that know only the product

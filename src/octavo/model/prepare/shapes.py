@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from octavo.core import scratch
 from octavo.model.files.serialize import add_info, add_tensor, content, skeleton
-from octavo.model.graph import query
+from octavo.model.graph import protos, query
 from octavo.model.graph.tensors import ELEMENT_TYPES, tensor_bytes
 from octavo.model.runtime.session import runtime_ir_limit
 
@@ -103,32 +103,15 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto:
 
 def _show_inside(graph: onnx.GraphProto, constants: Mapping[str, onnx.TensorProto]) -> None:
     """Put constants beside the nodes of subgraphs that read them: inference looks no further."""
-    for inner in _subgraphs(graph):
-        read = {name for node in inner.node for name in node.input}
-        inner.initializer.extend(constants[name] for name in constants if name in read)
-        _show_inside(inner, constants)
-
-
-def _subgraphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield attribute.g
-            yield from attribute.graphs
-
-
-def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    yield from graph.value_info
-    yield from graph.output
-    for inner in _subgraphs(graph):
-        yield from _infos(inner)
+    for inner in protos.graphs(graph):
+        if inner is not graph:
+            read = {name for node in inner.node for name in node.input}
+            inner.initializer.extend(constants[name] for name in constants if name in read)
 
 
 def _merge(model: ir.Model, inferred: onnx.ModelProto) -> int:
     """Fill in what is known now and was not; names are unique across scopes, so they find each other."""
-    nested = any(graph is not model.graph for graph in query.graphs(model))
-    graph = inferred.graph
-    infos = _infos(graph) if nested else (*graph.value_info, *graph.output)
+    infos = (info for graph in protos.graphs(inferred.graph) for info in (*graph.value_info, *graph.output))
     known = {info.name: info.type for info in infos if info.HasField("type")}
     count = 0
     for node in query.nodes(model):

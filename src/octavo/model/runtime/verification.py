@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from octavo.errors import DataError, ModelError, OutputError
 from octavo.model.files import io
-from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES
+from octavo.model.graph import protos
 from octavo.model.runtime.samples import SIZES, is_open, make
 from octavo.model.runtime.session import NO_SPINNING, Array, Feeds, Session
 from octavo.model.runtime.session_inputs import check
@@ -59,7 +59,7 @@ def run_in_pieces(model: onnx.ModelProto, feeds: Mapping[str, Array], run: Run) 
 def pieces(graph: onnx.GraphProto, weights: Mapping[str, Any]) -> Iterator[Piece]:
     """Cut a graph, whose nodes are in order, into pieces of at most ``MOST_NODES`` nodes."""
     parts = [graph.node[at : at + MOST_NODES] for at in range(0, len(graph.node), MOST_NODES)]
-    read = [dict.fromkeys(name for node in part for name in _read(node)) for part in parts]
+    read = [dict.fromkeys(name for node in part for name in protos.reads(node)) for part in parts]
     last = {name: at for at, names in enumerate(read) for name in names}
     last.update({one.name: len(parts) for one in graph.output})
     for at, part in enumerate(parts):
@@ -71,23 +71,6 @@ def pieces(graph: onnx.GraphProto, weights: Mapping[str, Any]) -> Iterator[Piece
             reads=[name for name in read[at] if name not in own and name not in weights],
             gives=[name for name in made if last.get(name, -1) > at],
         )
-
-
-def _read(node: onnx.NodeProto) -> list[str]:
-    """Return what a node reads of its own scope, its bodies included."""
-    found = [name for name in node.input if name]
-    if node.op_type in SUBGRAPH_ATTRIBUTES:
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                found += _read_from_outside(body)
-    return found
-
-
-def _read_from_outside(body: onnx.GraphProto) -> list[str]:
-    inside = {one.name for one in (*body.input, *body.initializer)}
-    inside.update(name for node in body.node for name in node.output)
-    read = [name for node in body.node for name in _read(node)] + [one.name for one in body.output]
-    return [name for name in read if name not in inside]
 
 
 def _model(
