@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.core import kernels
@@ -21,6 +22,7 @@ from octavo.model.fake_quant.chains import chain
 from octavo.model.fake_quant.forms import FakeQuant, operator, pair, stored
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor
+from octavo.model.graph.tensors import computed
 
 # ---- Trained weights: their values rounded as training rounded them, carried through data movement
 #
@@ -36,14 +38,14 @@ def content_of(found: FakeQuant) -> ir.LazyTensor:
     if tensor is None:
         raise ValueError(f"{found.source.name!r} is no constant")
 
-    def compute() -> ir.TensorProtocol:
+    def values() -> npt.NDArray[np.float32]:
         array = np.asarray(tensor.numpy())
         if found.stored:
-            return ir.Tensor(kernels.dequantize(array, found.params).astype(np.float32, copy=False))
+            return kernels.dequantize(array, found.params).astype(np.float32, copy=False)
         whole = kernels.fake_quantize(array, found.params, limits=found.limits)
-        return ir.Tensor(whole.astype(np.float32, copy=False))
+        return whole.astype(np.float32, copy=False)
 
-    return ir.LazyTensor(compute, dtype=ir.DataType.FLOAT, shape=ir.Shape(tensor.shape.numpy()), cache=True)
+    return computed(values, ir.DataType.FLOAT, tensor.shape.numpy(), keep=True)
 
 
 def moved_by(
@@ -57,21 +59,15 @@ def moved_by(
         return tensor, params
     if node.op_type == "Transpose":
         perm = tuple(query.attribute(node, "perm", None) or reversed(range(len(shape))))
-        turned = _lazy(tensor, [shape[i] for i in perm], lambda a: a.transpose(perm))
+        dims = [shape[i] for i in perm]
+        turned = computed(lambda: tensor.numpy().transpose(perm), tensor.dtype, dims, keep=True)
         return turned, replace(params, granularity=moved(params.granularity, perm))
     if node.op_type in _RESHAPES:
-        dims = query.static_shape(node.outputs[0])
-        follows = _reshaped(params, shape, dims) if dims is not None else None
-        if dims is not None and follows is not None:
-            return _lazy(tensor, dims, lambda a: a.reshape(dims)), follows
+        after = query.static_shape(node.outputs[0])
+        follows = _reshaped(params, shape, after) if after is not None else None
+        if after is not None and follows is not None:
+            return computed(lambda: tensor.numpy().reshape(after), tensor.dtype, after, keep=True), follows
     return None
-
-
-def _lazy(tensor: ir.TensorProtocol, dims: object, change: object) -> ir.LazyTensor:
-    def compute() -> ir.TensorProtocol:
-        return ir.Tensor(np.ascontiguousarray(change(np.asarray(tensor.numpy()))))  # type: ignore[operator]
-
-    return ir.LazyTensor(compute, dtype=tensor.dtype, shape=ir.Shape(dims), cache=True)  # type: ignore[arg-type]
 
 
 def _reshaped(params: QParams, before: tuple[int, ...], after: tuple[int, ...]) -> QParams | None:
@@ -193,14 +189,10 @@ class _Peeler:
             self.edit.constant(f"{base}_{what}", np.asarray((end - zero) * scale, np.float32))
             for what, end in (("lowest", low), ("highest", high))
         ]
+        kind = ir.DataType.FLOAT
         clip = self.edit.node(
-            "Clip",
-            [source, *bounds],
-            name=f"{base}_clipped",
-            output=f"{base}_clipped",
-            dtype=ir.DataType.FLOAT,
+            "Clip", [source, *bounds], name=f"{base}_clipped", dtype=kind, shape=source.shape
         )
-        clip.outputs[0].shape = source.shape
         found.nodes[0].prepend(clip)
         found.nodes[0].replace_input_with(_index(found.nodes[0], source), clip.outputs[0])
         if self._take_all([found], clip.outputs[0]):

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from octavo.model.graph import protos, query
 from octavo.model.graph.edit import Editor
 from octavo.model.graph.operators import CONVERSIONS, DEQUANTIZE, QUANTIZE
+from octavo.model.graph.tensors import computed
 
 # ---- Weights stored as integers that run as float: ``Mul(Cast(integers), scale)`` of constants
 
@@ -74,10 +75,8 @@ def _product(one: StoredWeight) -> ir.LazyTensor:
     if integers is None or scale is None:
         raise AssertionError(f"{one.mul.name!r} restores no constant.")
 
-    def make() -> ir.TensorProtocol:
-        return ir.Tensor(np.asarray(integers.numpy()).astype(np.float32) * np.asarray(scale.numpy()))
-
-    return ir.LazyTensor(make, dtype=ir.DataType.FLOAT, shape=ir.Shape(integers.shape.numpy()))
+    shape = integers.shape.numpy()
+    return computed(lambda: integers.numpy().astype(np.float32) * scale.numpy(), ir.DataType.FLOAT, shape)
 
 
 # ---- Float operators fed by DequantizeLinear in a graph, with the conversions around each

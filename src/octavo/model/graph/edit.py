@@ -95,20 +95,30 @@ class Editor:
         attributes: Mapping[str, Any] | None = None,
         *,
         name: str,
-        output: str,
+        output: str | None = None,
         dtype: ir.DataType | None = None,
+        shape: ir.Shape | None = None,
         domain: str = "",
     ) -> ir.Node:
-        """Return a new node of one output; it is put nowhere yet."""
+        """Return a new node of one output, which has the node's name by default; it is put nowhere yet."""
         kind = ir.TensorType(dtype) if dtype is not None else None
+        made = ir.Value(name=self.values.claim(output or name), type=kind, shape=shape)
         return ir.Node(
             domain,
             op_type,
             inputs,
             [_attribute(key, value) for key, value in attributes.items()] if attributes else (),
-            outputs=[ir.Value(name=self.values.claim(output), type=kind)],
+            outputs=[made],
             name=self.nodes.claim(name),
         )
+
+    def put_first(self, nodes: Sequence[ir.Node]) -> None:
+        """Put nodes before all others of the main graph."""
+        graph = self.model.graph
+        if len(graph):
+            graph.insert_before(graph[0], nodes)
+        else:
+            graph.extend(nodes)
 
     def take_over(self, new: ir.Value, old: ir.Value) -> None:
         """Let ``new`` stand where ``old`` stood, under its name; the node of ``old`` is to be removed."""
@@ -133,6 +143,13 @@ class Editor:
                 if value.is_initializer() and value.name and not value.uses() and not value.is_graph_output():
                     del self.model.graph.initializers[value.name]
                     self.values.taken.discard(value.name)
+
+
+def return_instead(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+    """Let a graph return another value wherever it returned this one."""
+    for index, value in enumerate(graph.outputs):
+        if value is old:
+            graph.outputs[index] = new
 
 
 def share_attributes(new: ir.Node, old: ir.Node) -> None:

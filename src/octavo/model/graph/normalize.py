@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from octavo.errors import ModelError
 from octavo.model.graph import query
-from octavo.model.graph.edit import Names
+from octavo.model.graph.edit import Names, return_instead
 from octavo.model.graph.inline import inline_functions
 from octavo.model.graph.scopes import check_scopes, remove_unused, sort
 from octavo.model.graph.tensors import dims_of, element_type
@@ -198,9 +198,7 @@ def _return_through_identity(graph: ir.Graph, value: ir.Value) -> None:
     output = ir.Value(name=f"{value.name}_output", type=value.type, shape=value.shape)
     identity = ir.Node("", "Identity", [value], outputs=[output], name=f"{value.name}_Identity")
     graph.append(identity)
-    for index, found in enumerate(list(graph.outputs)):
-        if found is value:
-            graph.outputs[index] = output
+    return_instead(graph, value, output)
 
 
 def _types_of_initializers(graph: ir.Graph) -> None:

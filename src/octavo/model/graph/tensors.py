@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -108,6 +108,22 @@ def of_array(
         texts = [text.encode() if isinstance(text, str) else bytes(text) for text in array.reshape(-1)]
         return ir.StringTensor(texts, shape=shape, name=name)
     return ir.Tensor(array, dtype=dtype, shape=shape, name=name)
+
+
+def computed(
+    make: Callable[[], npt.NDArray[Any]],
+    dtype: ir.DataType,
+    shape: Sequence[int],
+    *,
+    name: str | None = None,
+    keep: bool = False,
+) -> ir.LazyTensor:
+    """Return a tensor whose content is made when it is read: anew each time, or kept from then on."""
+
+    def tensor() -> ir.TensorProtocol:
+        return ir.Tensor(np.asarray(make(), order="C"), dtype=dtype)
+
+    return ir.LazyTensor(tensor, dtype=dtype, shape=ir.Shape(shape), name=name, cache=keep)
 
 
 def of_message(proto: onnx.TensorProto) -> ArrayTensor | None:

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from octavo.errors import OctavoError
 from octavo.model.graph import operators, query
 from octavo.model.graph.edit import Editor
-from octavo.model.graph.tensors import byte_size
+from octavo.model.graph.tensors import byte_size, computed
 from octavo.model.runtime.session import Session
 from octavo.model.runtime.session_inputs import fill
 
@@ -246,11 +246,7 @@ def _fold_lazily(edit: Editor) -> int:
 
 def _transposed(tensor: ir.TensorProtocol, order: tuple[int, ...]) -> ir.LazyTensor:
     dims = tensor.shape.numpy()
-
-    def make() -> ir.TensorProtocol:
-        return ir.Tensor(np.ascontiguousarray(tensor.numpy().transpose(order)), dtype=tensor.dtype)
-
-    return ir.LazyTensor(make, dtype=tensor.dtype, shape=ir.Shape([dims[axis] for axis in order]))
+    return computed(lambda: tensor.numpy().transpose(order), tensor.dtype, [dims[axis] for axis in order])
 
 
 def remove_no_ops(model: ir.Model) -> int:

@@ -66,10 +66,10 @@ def _put_in_place(node: ir.Node, branch: ir.Graph, editor: Editor) -> None:
     branch.remove(nodes)
     node.prepend(nodes)
     for result, old in zip(results, node.outputs, strict=True):
-        name = old.name or f"{node.name}_result"
-        same = editor.node("Identity", [result], name=f"{node.name}_result", output=name)
-        same.outputs[0].type = result.type if result.type is not None else old.type
-        same.outputs[0].shape = result.shape if result.shape is not None else old.shape
+        name = f"{node.name}_result"
+        same = editor.node("Identity", [result], name=name, output=old.name or name)
+        _learn(same.outputs[0], result)
+        _learn(same.outputs[0], old)
         node.prepend(same)
         editor.take_over(same.outputs[0], old)
     editor.remove([node])
@@ -155,11 +155,10 @@ def _hoist_states(edit: Editor, node: ir.Node, first: int, returned: int) -> int
         results[index] = given
         _learn(given, state)
         body.outputs.pop(returned + index)
-        for at, value in enumerate(body.outputs):
-            if value is state:
-                identity = _identity(edit, given, f"{state.name}_output")
-                body.append(identity)
-                body.outputs[at] = identity.outputs[0]
+        for _ in range(body.outputs.count(state)):
+            identity = _identity(edit, given, f"{state.name}_output")
+            body.append(identity)
+            body.outputs[body.outputs.index(state)] = identity.outputs[0]
         state.replace_all_uses_with(given)
         body.inputs.pop(first + index)
     inputs = [value for at, value in enumerate(node.inputs) if at - first not in results]
@@ -189,13 +188,13 @@ def _hoist_results(edit: Editor, node: ir.Node) -> int:
 
 def _learn(given: ir.Value, state: ir.Value) -> None:
     """Keep the type or shape that is known of a state only inside of the body."""
-    given.type = given.type or state.type
-    given.shape = given.shape or state.shape
+    given.type = given.type if given.type is not None else state.type
+    given.shape = given.shape if given.shape is not None else state.shape
 
 
 def _identity(edit: Editor, value: ir.Value, name: str) -> ir.Node:
-    node = edit.node("Identity", [value], name=name, output=name)
-    node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+    node = edit.node("Identity", [value], name=name, shape=value.shape)
+    node.outputs[0].type = value.type
     return node
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from octavo.errors import RecipeError, closest
 from octavo.model.graph import query
-from octavo.model.graph.edit import Editor
+from octavo.model.graph.edit import Editor, return_instead
 from octavo.model.graph.query import is_op
 from octavo.model.prepare.patterns import Unit, made_by, read_by
 
@@ -26,20 +26,13 @@ def inputs_channels_last(model: ir.Model, names: Sequence[str]) -> None:
     for name in names:
         value = _named(model.graph.inputs, name, "input")
         uses, rank = tuple(value.uses()), _rank(value)
-        turned = edit.node(
-            "Transpose",
-            [value],
-            {"perm": [0, rank - 1, *range(1, rank - 1)]},
-            name="Transpose_channel_0",
-            output=f"{name}{_FIRST}_0",
-            dtype=value.dtype,
-        )
-        turned.outputs[0].shape = value.shape
+        perm, output = [0, rank - 1, *range(1, rank - 1)], f"{name}{_FIRST}_0"
+        turned = _transposed(edit, value, perm, output, value.shape)
         if value.shape is not None:
             value.shape = ir.Shape([value.shape[0], *list(value.shape)[2:], value.shape[1]])
         for node, index in uses:
             node.replace_input_with(index, turned.outputs[0])
-        model.graph.insert_before(model.graph[0], [turned])
+        edit.put_first([turned])
 
 
 def outputs_channels_last(model: ir.Model, names: Sequence[str]) -> None:
@@ -49,22 +42,18 @@ def outputs_channels_last(model: ir.Model, names: Sequence[str]) -> None:
         value = _named(model.graph.outputs, name, "output")
         rank, dims = _rank(value), value.shape
         value.name = edit.values.claim(f"{name}{_FIRST}_0")
-        turned = edit.node(
-            "Transpose",
-            [value],
-            {"perm": [0, *range(2, rank), 1]},
-            name="Transpose_channel_0",
-            output=value.name,
-            dtype=value.dtype,
-        )
-        output = turned.outputs[0]
-        output.name = name
-        if dims is not None:
-            output.shape = ir.Shape([dims[0], *list(dims)[2:], dims[1]])
+        shape = ir.Shape([dims[0], *list(dims)[2:], dims[1]]) if dims is not None else None
+        turned = _transposed(edit, value, [0, *range(2, rank), 1], value.name, shape)
+        turned.outputs[0].name = name
         model.graph.append(turned)
-        for index, found in enumerate(model.graph.outputs):
-            if found is value:
-                model.graph.outputs[index] = output
+        return_instead(model.graph, value, turned.outputs[0])
+
+
+def _transposed(
+    edit: Editor, value: ir.Value, perm: list[int], output: str, shape: ir.Shape | None
+) -> ir.Node:
+    name, dtype = "Transpose_channel_0", value.dtype
+    return edit.node("Transpose", [value], {"perm": perm}, name=name, output=output, dtype=dtype, shape=shape)
 
 
 def fix_shapes(model: ir.Model, shapes: Sequence[tuple[str, Sequence[int]]]) -> None:

@@ -75,15 +75,8 @@ def _shortened(edit: Editor, unit: Unit) -> Unit:
     """``x · hardsigmoid(x)`` in two nodes, for an opset without HardSwish: a node is a pass over memory."""
     (x,), last = unit.inputs, unit.nodes[-1]
     name, kind = last.name or unit.op_type, last.outputs[0].dtype
-    gate = edit.node(
-        "HardSigmoid",
-        [x],
-        {"alpha": 1 / 6, "beta": 0.5},
-        name=f"{name}_gate",
-        output=f"{name}_gate",
-        dtype=kind,
-    )
-    gate.outputs[0].shape = last.outputs[0].shape
+    attributes, dims = {"alpha": 1 / 6, "beta": 0.5}, last.outputs[0].shape
+    gate = edit.node("HardSigmoid", [x], attributes, name=f"{name}_gate", dtype=kind, shape=dims)
     product = edit.node("Mul", [x, gate.outputs[0]], name=name, output=last.outputs[0].name or name)
     last.append([gate, product])
     edit.take_over(product.outputs[0], last.outputs[0])

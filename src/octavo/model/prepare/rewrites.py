@@ -78,25 +78,16 @@ def pool_means(model: ir.Model) -> int:
         out = node.outputs[0].name or name
         kept = bool(query.attribute(node, "keepdims", 1))
         edit.nodes.taken.discard(name)
+        source, kind = node.inputs[0], node.outputs[0].dtype
+        before = source.shape if source is not None else None
+        dims = ir.Shape([*before[:2], *([1] * (len(before) - 2))]) if before is not None else None
         mean = edit.node(
-            "GlobalAveragePool",
-            [node.inputs[0]],
-            name=name,
-            output=f"{out}_mean",
-            dtype=node.outputs[0].dtype,
+            "GlobalAveragePool", [source], name=name, output=f"{out}_mean", dtype=kind, shape=dims
         )
-        before = node.inputs[0].shape if node.inputs[0] is not None else None
-        if before is not None:
-            mean.outputs[0].shape = ir.Shape([*before[:2], *([1] * (len(before) - 2))])
         new = [mean]
         if not kept:
             flat = edit.node(
-                "Flatten",
-                mean.outputs,
-                {"axis": 1},
-                name=f"{name}_flat",
-                output=out,
-                dtype=node.outputs[0].dtype,
+                "Flatten", mean.outputs, {"axis": 1}, name=f"{name}_flat", output=out, dtype=kind
             )
             new.append(flat)
         node.append(new)

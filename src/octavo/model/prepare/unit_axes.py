@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor
+from octavo.model.graph.tensors import computed
 from octavo.model.prepare import shapes
 
 _INT64 = ir.DataType.INT64
@@ -45,7 +46,8 @@ def _squeeze(edit: Editor, node: ir.Node) -> None:
     if weight is None or tensor is None:
         return
     dims = tuple(tensor.shape.numpy())
-    matrix = edit.constant(f"{weight.name}_matrix", _reshaped(tensor, dims[-2:]))
+    reshaped = computed(lambda: np.asarray(tensor.numpy()).reshape(dims[-2:]), tensor.dtype, dims[-2:])
+    matrix = edit.constant(f"{weight.name}_matrix", reshaped)
     node.replace_input_with(1, matrix)
     if weight.is_initializer() and not weight.uses() and not weight.is_graph_output() and weight.name:
         name = weight.name
@@ -54,15 +56,6 @@ def _squeeze(edit: Editor, node: ir.Node) -> None:
     rank = query.rank(node.inputs[0])
     if rank is None or rank < len(dims):
         _restore(edit, node, output, len(dims), rank)
-
-
-def _reshaped(tensor: ir.TensorProtocol, dims: tuple[int, ...]) -> ir.TensorProtocol:
-    """Return the same values in another shape, read when they are needed."""
-
-    def compute() -> ir.TensorProtocol:
-        return ir.Tensor(np.asarray(tensor.numpy()).reshape(dims), dtype=tensor.dtype)
-
-    return ir.LazyTensor(compute, dtype=tensor.dtype, shape=ir.Shape(dims))
 
 
 def _restore(edit: Editor, node: ir.Node, output: ir.Value, rank: int, known: int | None) -> None:
@@ -75,8 +68,7 @@ def _restore(edit: Editor, node: ir.Node, output: ir.Value, rank: int, known: in
     made = [new]
 
     def add(op: str, inputs: list[ir.Value], what: str, dtype: ir.DataType | None = _INT64) -> ir.Value:
-        label = f"{name}_{what}"
-        made.append(edit.node(op, inputs, name=label, output=label, dtype=dtype))
+        made.append(edit.node(op, inputs, name=f"{name}_{what}", dtype=dtype))
         return made[-1].outputs[0]
 
     def number(what: str, *content: int) -> ir.Value:

@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from octavo.model.files.external import own_name
 from octavo.model.graph import meta, query
-from octavo.model.graph.edit import Editor
+from octavo.model.graph.edit import Editor, return_instead
 from octavo.model.graph.query import subgraphs
-from octavo.model.graph.tensors import element_type
+from octavo.model.graph.tensors import computed, element_type
 from octavo.model.prepare.constants import remove_no_ops
 
 WIDE = ir.DataType.FLOAT
@@ -69,15 +69,13 @@ def store_narrow(model: ir.Model) -> int:
         if tensor is None or tensor.dtype == ir.DataType.DOUBLE or tensor.nbytes < _MIN_BYTES:
             continue
         name = f"{value.name}_float"
-        cast = edit.node("Cast", [value], {"to": int(WIDE)}, name=name, output=name, dtype=WIDE)
-        cast.outputs[0].shape = value.shape
+        cast = edit.node("Cast", [value], {"to": int(WIDE)}, name=name, dtype=WIDE, shape=value.shape)
         for node, index in tuple(value.uses()):
             if node is not cast:
                 node.replace_input_with(index, cast.outputs[0])
         value.const_value, value.type = own_name(tensor, value.name), ir.TensorType(tensor.dtype)
         casts.append(cast)
-    if casts:
-        model.graph.insert_before(model.graph[0], casts)
+    edit.put_first(casts)
     return len(casts)
 
 
@@ -139,11 +137,9 @@ def _initializer(value: ir.Value) -> int:
     if tensor is None or tensor.dtype not in NARROW:
         return 0
 
-    def compute(source: ir.TensorProtocol = tensor) -> ir.TensorProtocol:
-        return ir.Tensor(_float32(np.asarray(source.numpy())))
-
-    value.const_value = ir.LazyTensor(
-        compute, dtype=WIDE, shape=ir.Shape(tensor.shape.numpy()), name=value.name
+    source = tensor
+    value.const_value = computed(
+        lambda: _float32(np.asarray(source.numpy())), WIDE, source.shape.numpy(), name=value.name
     )
     meta.set_narrow(value, tensor)
     value.type = ir.TensorType(WIDE)
@@ -188,15 +184,10 @@ def _after_input(edit: Editor, value: ir.Value) -> int:
     if not uses:
         return 0
     name = f"{value.name}_float"
-    cast = edit.node("Cast", [value], {"to": int(WIDE)}, name=name, output=name, dtype=WIDE)
-    cast.outputs[0].shape = value.shape
+    cast = edit.node("Cast", [value], {"to": int(WIDE)}, name=name, dtype=WIDE, shape=value.shape)
     for reader, index in uses:
         reader.replace_input_with(index, cast.outputs[0])
-    graph = edit.model.graph
-    if len(graph):
-        graph.insert_before(graph[0], [cast])
-    else:
-        graph.append(cast)
+    edit.put_first([cast])
     return 1
 
 
@@ -210,11 +201,8 @@ def _before_output(edit: Editor, value: ir.Value, kind: ir.DataType | None) -> N
     graph = edit.model.graph
     name = value.name or ""
     value.name = edit.values.claim(f"{name}_float")
-    cast = edit.node(
-        "Cast", [value], {"to": int(kind or WIDE)}, name=value.name, output=value.name, dtype=kind
-    )
-    cast.outputs[0].shape, cast.outputs[0].name = value.shape, name
+    to = {"to": int(kind or WIDE)}
+    cast = edit.node("Cast", [value], to, name=value.name, dtype=kind, shape=value.shape)
+    cast.outputs[0].name = name
     graph.append(cast)
-    for i, output in enumerate(graph.outputs):
-        if output is value:
-            graph.outputs[i] = cast.outputs[0]
+    return_instead(graph, value, cast.outputs[0])
