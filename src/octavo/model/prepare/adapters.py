@@ -32,6 +32,27 @@ def _adapts(version: int, *ops: str) -> Callable[[Adapter], Adapter]:
     return register
 
 
+def _renamed(version: int, op: str, new: str) -> None:
+    """Say that an operator has another name since a version."""
+
+    def rename(edit: Editor, node: ir.Node) -> None:
+        node.op_type = new
+
+    _adapts(version, op)(rename)
+
+
+def _attributes_to_inputs(version: int, *ops: str, dtype: Any = np.int64, **indices: int) -> None:
+    """Say which attributes of operators are inputs since a version, and at which indices."""
+
+    def move(edit: Editor, node: ir.Node) -> None:
+        for name, index in indices.items():
+            content = _take(node, name)
+            if content is not None:
+                _input(edit, node, index, name, content, dtype)
+
+    _adapts(version, *ops)(move)
+
+
 def _refuse(node: ir.Node, why: str, version: int) -> ModelError:
     return ModelError(
         f"The {node.op_type} node {node.name!r} can't be converted to opset {version}: {why}; "
@@ -70,6 +91,20 @@ def _given(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
+_REDUCTIONS = (
+    "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
+    "ReduceLogSumExp", "ReduceSumSquare",
+)  # fmt: skip
+
+_renamed(10, "Upsample", "Resize")
+_renamed(11, "Scatter", "ScatterElements")
+_attributes_to_inputs(9, "Upsample", scales=1, dtype=np.float32)
+_attributes_to_inputs(10, "Slice", starts=1, ends=2, axes=3)
+_attributes_to_inputs(13, "ReduceSum", "Squeeze", "Unsqueeze", axes=1)
+_attributes_to_inputs(13, "Split", split=1)
+_attributes_to_inputs(18, *_REDUCTIONS, axes=1)
+
+
 @_adapts(9, "BatchNormalization")
 def _batch_norm_9(edit: Editor, node: ir.Node) -> None:
     if _take(node, "spatial", 1) != 1:
@@ -87,24 +122,6 @@ def _batch_norm_14(edit: Editor, node: ir.Node) -> None:
 @_adapts(9, "Scan")
 def _scan_9(edit: Editor, node: ir.Node) -> None:
     raise _refuse(node, "Scan of opset 8 has a batch axis, its successor has none", 9)
-
-
-@_adapts(9, "Upsample")
-def _upsample_9(edit: Editor, node: ir.Node) -> None:
-    _input(edit, node, 1, "scales", _take(node, "scales"), np.float32)
-
-
-@_adapts(10, "Upsample")
-def _upsample_10(edit: Editor, node: ir.Node) -> None:
-    node.op_type = "Resize"
-
-
-@_adapts(10, "Slice")
-def _slice_10(edit: Editor, node: ir.Node) -> None:
-    for index, name in enumerate(("starts", "ends", "axes"), start=1):
-        content = _take(node, name)
-        if content is not None:
-            _input(edit, node, index, name, content)
 
 
 @_adapts(10, "TopK")
@@ -139,11 +156,6 @@ def _pad_11(edit: Editor, node: ir.Node) -> None:
     value = _take(node, "value", 0.0)
     if query.attribute(node, "mode", "constant") == "constant":
         _input(edit, node, 2, "value", value, _element(edit, node, 11))
-
-
-@_adapts(11, "Scatter")
-def _scatter_11(edit: Editor, node: ir.Node) -> None:
-    node.op_type = "ScatterElements"
 
 
 @_adapts(11, "Resize")
@@ -210,34 +222,6 @@ def _flattened(edit: Editor, node: ir.Node, axis: int) -> None:
     edit.remove([node])
 
 
-_REDUCTIONS = (
-    "ReduceMax",
-    "ReduceMin",
-    "ReduceMean",
-    "ReduceProd",
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceLogSum",
-    "ReduceLogSumExp",
-    "ReduceSumSquare",
-)
-
-
-@_adapts(18, *_REDUCTIONS)
-@_adapts(13, "ReduceSum", "Squeeze", "Unsqueeze")
-def _axes_to_input(edit: Editor, node: ir.Node) -> None:
-    axes = _take(node, "axes")
-    if axes is not None:
-        _input(edit, node, 1, "axes", axes)
-
-
-@_adapts(13, "Split")
-def _split_13(edit: Editor, node: ir.Node) -> None:
-    sizes = _take(node, "split")
-    if sizes is not None:
-        _input(edit, node, 1, "split", sizes)
-
-
 @_adapts(18, "Split")
 def _split_18(edit: Editor, node: ir.Node) -> None:
     if _given(node, 1) is None:
@@ -257,8 +241,7 @@ def _grid_sample_20(edit: Editor, node: ir.Node) -> None:
 
 @_adapts(20, "DFT")
 def _dft_20(edit: Editor, node: ir.Node) -> None:
-    axis = _take(node, "axis", 1)
-    _input(edit, node, 2, "axis", axis)
+    _input(edit, node, 2, "axis", _take(node, "axis", 1))
 
 
 @_adapts(21, "GroupNormalization")
