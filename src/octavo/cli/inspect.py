@@ -14,7 +14,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
-    from octavo.reporting.inspection_table import inspection_table
+    from octavo.reporting.inspection import inspection_table
 
     inspection = octavo.inspect(options.model)
     return Answer(inspection_table(inspection), inspection.to_dict())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -25,7 +24,7 @@ from octavo.model.prepare.shapes import sympy_is_installed
 from octavo.model.runtime.session import runtime_opset_limit
 from octavo.planning import hazards
 from octavo.planning.resolve import weight_array
-from octavo.reporting.text import many
+from octavo.reporting.text import many, some
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -96,13 +95,15 @@ def unused(model: ir.Model) -> Iterator[Finding]:
     size = sum(int(v.const_value.nbytes) for v in dead if v.const_value is not None)
     if dead:
         text = f"{len(dead)} weights of {size} bytes are read by nothing"
-        yield Finding(NOTE, "dead weights", _some(v.name for v in dead), text, "nothing: they are left out")
+        yield Finding(
+            NOTE, "dead weights", some(v.name or "" for v in dead), text, "nothing: they are left out"
+        )
 
 
 def shapes(model: ir.Model) -> Iterator[Finding]:
     """Tensors whose rank is not known."""
     unknown = [
-        v.name
+        v.name or ""
         for node in query.nodes(model)
         for v in node.outputs
         if query.is_float(v) and query.rank(v) is None
@@ -111,7 +112,7 @@ def shapes(model: ir.Model) -> Iterator[Finding]:
         yield Finding(
             WARNING,
             "missing shapes",
-            _some(unknown),
+            some(unknown),
             f"the rank of {len(unknown)} tensors is not known, and operators on them may stay float",
             "export with shapes"
             if sympy_is_installed()
@@ -267,8 +268,3 @@ def _unusable(model: ir.Model, plan: Plan, stats: Stats, wanted: Mapping[str, Sc
     avoid = hazards.numeric(model, plan, ranges, calibration.unusable(stats, wanted), unseen)
     for tensor, reason in avoid.tensors.items():
         yield Finding(WARNING, "range", tensor, reason, "nothing: it is left float")
-
-
-def _some(names: Any) -> str:
-    known = [str(name) for name in names]
-    return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if len(known) > 3 else "")

@@ -74,7 +74,7 @@ def _plan(arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
 
 def _inspect(arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
     import octavo
-    from octavo.reporting.inspection_table import inspection_table
+    from octavo.reporting.inspection import inspection_table
 
     found = octavo.inspect(*arguments, **options)
     return _answer(inspection_table(found), found.to_dict(), [])

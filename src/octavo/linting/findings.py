@@ -14,7 +14,8 @@ import onnx_ir as ir
 from octavo._version import __version__
 from octavo.core.shown import Shown
 from octavo.model.files import io
-from octavo.reporting.text import clean, many
+from octavo.reporting.findings import counted
+from octavo.reporting.text import clean
 
 if TYPE_CHECKING:
     from octavo.linting.view import View
@@ -179,7 +180,8 @@ class Lint(Shown):
         }
 
     def __str__(self) -> str:
-        lines = [f"{clean(self.source)} for {self.target}: {_counted(self.findings)}"]
+        found = counted([one.severity.value for one in self.findings], "nothing found")
+        lines = [f"{clean(self.source)} for {self.target}: {found}"]
         for one in self.findings:
             mark = " (--fix does it)" if one.fixable else ""
             lines += [
@@ -191,13 +193,6 @@ class Lint(Shown):
             counts = Counter(one.rule for one in self.fixed)
             lines.append("fixed: " + ", ".join(f"{count} × {name}" for name, count in sorted(counts.items())))
         return "\n".join(lines)
-
-
-def _counted(findings: tuple[Finding, ...]) -> str:
-    if not findings:
-        return "nothing found"
-    counts = Counter(one.severity for one in findings)
-    return ", ".join(many(counts[kind], kind.value) for kind in Severity if counts[kind])
 
 
 def _rule(name: str) -> dict[str, Any]:

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from octavo.reporting.figures import NONE, speed_text, time_text
-from octavo.reporting.text import clean, columns, escaped, many, markdown_table, notes_markdown, size
+from octavo.reporting.text import (
+    clean,
+    columns,
+    escaped,
+    many,
+    markdown_table,
+    notes_lines,
+    notes_markdown,
+    size,
+)
 
 _LISTED_OPS, _LISTED_UNFUSED = 15, 10  # rows in the terminal; the rest is only counted
 _UNFUSED_HEAD = ["node", "op type", "time", "conversions"]
@@ -147,7 +156,7 @@ def bench_table(data: Mapping[str, Any]) -> str:
         title, rows = _unfused(model)
         if rows:
             blocks.append(f"{title}\n{_shortened(rows, _UNFUSED_HEAD, _LISTED_UNFUSED, 'more operator')}")
-    blocks += [f"note: {clean(note, 600)}" for note in data["notes"]]
+    blocks += notes_lines(data["notes"])
     return "\n\n".join(blocks)
 
 

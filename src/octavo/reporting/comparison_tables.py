@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.reporting.figures import NONE, decibels_text, number
-from octavo.reporting.text import clean, columns, many, markdown_table, some
+from octavo.reporting.text import clean, columns, many, markdown_table, notes_lines, some
 
 Data = Mapping[str, Any]
 _TENSOR_HEAD = ("local dB", "model dB", "cosine", "max error", "clipped", "rounding", "used", "op", "tensor")
@@ -118,7 +118,7 @@ def comparison_table(data: Data, top: int = 10) -> str:
             [_for_terminal(_tensor_row(tensor)) for tensor in _worst(data["tensors"], top)],
             _for_terminal(_TENSOR_HEAD),
         ),
-        *(f"note: {clean(note, 600)}" for note in data["notes"]),
+        *notes_lines(data["notes"]),
     ]
     return "\n\n".join(parts)
 

@@ -15,7 +15,7 @@ from octavo.reporting.figures import (
     metric_title,
     signed,
 )
-from octavo.reporting.text import clean, columns, escaped, many, markdown_table, notes_markdown
+from octavo.reporting.text import clean, columns, escaped, many, markdown_table, notes_lines, notes_markdown
 
 
 def evaluation_line(data: Mapping[str, Any]) -> str:
@@ -95,7 +95,7 @@ def evaluation_table(data: Mapping[str, Any], *, classes: int = 0) -> str:
         if len(table) > classes:
             text += f"\n{len(table) - classes} more"
         blocks.append(text)
-    blocks += [f"note: {clean(note, 600)}" for note in data["notes"]]
+    blocks += notes_lines(data["notes"])
     return "\n\n".join(blocks)
 
 
@@ -116,7 +116,7 @@ def evaluations_table(results: Sequence[Mapping[str, Any]]) -> str:
     head = f"{first['task']} on {many(int(first['samples']), 'sample')}"
     notes = {note: None for data in results for note in data["notes"]}
     table = columns(rows, ["model", *titles, f"difference of {titles[0]} (95 %)"])
-    return "\n\n".join([head, table, *(f"note: {clean(note, 600)}" for note in notes)])
+    return "\n\n".join([head, table, *notes_lines(notes)])
 
 
 def evaluation_markdown(data: Mapping[str, Any], title: str = "Evaluation") -> str:

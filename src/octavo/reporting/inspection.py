@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octavo.core.lazy import load_entry
 from octavo.core.qtypes import from_onnx
 from octavo.core.shown import Shown
 from octavo.model.graph import query
@@ -17,11 +16,12 @@ from octavo.model.graph.dequantized import stored_weight
 from octavo.model.graph.operators import CONVERSIONS, CONVERSIONS_OR_DYNAMIC
 from octavo.ops import Kind, names_of
 from octavo.ops.integer_operators import INTEGER_OPERATORS, weight_slots
+from octavo.reporting.text import columns, size, tally
 
 
 @dataclass(frozen=True)
-class Part:
-    """A kind of initializer: how many there are and what they weigh."""
+class StoredType:
+    """An element type of initializers: how many have it, and their bytes."""
 
     name: str
     count: int
@@ -40,7 +40,7 @@ class Inspection(Shown):
     float_ops: Counter[str] = field(default_factory=Counter)  # products that stay float
     weights: Counter[str] = field(default_factory=Counter)  # "int8/channel" → how many
     activations: Counter[str] = field(default_factory=Counter)
-    parts: tuple[Part, ...] = ()
+    parts: tuple[StoredType, ...] = ()
     stored: Counter[str] = field(default_factory=Counter)  # weights that the runtime restores at load
 
     @property
@@ -49,10 +49,10 @@ class Inspection(Shown):
         return sum(part.bytes for part in self.parts)
 
     def __str__(self) -> str:
-        return str(load_entry("octavo.reporting", "inspection_table:inspection_table")(self))
+        return inspection_table(self)
 
     def _line(self) -> str:
-        return str(load_entry("octavo.reporting", "inspection_table:inspection_line")(self))
+        return inspection_line(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -174,11 +174,51 @@ def _style(ops: Counter[str]) -> str:
     return "weight-only" if "MatMulNBits" in ops else "float"
 
 
-def _parts(model: ir.Model) -> tuple[Part, ...]:
+def _parts(model: ir.Model) -> tuple[StoredType, ...]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for tensor in (*query.tensors(model), *query.held_tensors(model)):
         name = _type_name(tensor.dtype)
         counts[name] += 1
         sizes[name] += int(tensor.nbytes)
-    return tuple(Part(n, counts[n], b) for n, b in sizes.most_common())
+    return tuple(StoredType(n, counts[n], b) for n, b in sizes.most_common())
+
+
+# ---- The inspection as text
+
+
+def inspection_line(inspection: Inspection) -> str:
+    """Return how a model is quantized on one line."""
+    done = tally(inspection.quantized_ops)
+    kind = f"{done} quantized ({inspection.style})" if done else "float, nothing quantized"
+    return f"{kind}, weights {size(inspection.bytes)}, opset {inspection.opset}"
+
+
+def inspection_table(inspection: Inspection) -> str:
+    """Return types, granularity, counts and sizes by part."""
+    rows = [
+        ["format", inspection.style],
+        ["opset", f"{inspection.opset} (IR version {inspection.ir_version})"],
+        ["quantized", tally(inspection.quantized_ops) or "nothing"],
+        ["float layers", tally(inspection.float_ops) or "none"],
+        ["weights", tally(inspection.weights) or _float_types(inspection)],
+        *([["compressed", f"{tally(inspection.stored)}, dequantized at load"]] if inspection.stored else []),
+        ["activations", tally(inspection.activations) or "float"],
+        ["all nodes", tally(inspection.op_types)],
+        ["size of weights", size(inspection.bytes)],
+    ]
+    blocks = [columns(rows)]
+    total = inspection.bytes
+    parts = [
+        [part.name, part.count, size(part.bytes), f"{100 * part.bytes / total:.1f} %" if total else ""]
+        for part in sorted(inspection.parts, key=lambda part: -part.bytes)
+    ]
+    if parts:
+        blocks.append(columns(parts, ["part", "tensors", "size", "share"]))
+    return "\n\n".join(blocks)
+
+
+def _float_types(inspection: Inspection) -> str:
+    """The float types of weights, the one that holds most first: ``float16`` alone in a converted model."""
+    floats = [part for part in inspection.parts if "float" in part.name and part.bytes]
+    return ", ".join(part.name for part in sorted(floats, key=lambda part: -part.bytes)) or "float"

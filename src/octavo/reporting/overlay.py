@@ -54,7 +54,7 @@ def overlays(side: Side) -> dict[str, dict[str, Any]]:
 def _compared(side: Side) -> list[dict[str, Any]]:
     """Return the operators of a comparison, where nothing is known of the graph itself."""
     rows = []
-    for tensor in (side.parts.get("comparison") or {}).get("tensors") or ():
+    for tensor in side.part("comparison").get("tensors") or ():
         row = {"name": tensor.get("node") or tensor["name"]}
         for field, key in (("local", "local"), ("total", "accumulated")):
             value = (tensor.get(key) or {}).get("sqnr")

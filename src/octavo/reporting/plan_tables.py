@@ -16,7 +16,7 @@ from octavo.reporting.summary import (
     kept_lines,
     type_text,
 )
-from octavo.reporting.text import clean, columns, many, markdown_table, some, tally
+from octavo.reporting.text import columns, many, markdown_table, notes_lines, some, tally
 
 
 def entry_text(entry: Entry) -> str:
@@ -83,7 +83,7 @@ def plan_table(plan: Plan, *, tensors: bool = False) -> str:
         blocks.append(columns(_tensors(plan), ["tensor", "how"]))
     else:
         blocks.append(_tensor_counts(plan))
-    notes = [f"note: {clean(note, 600)}" for note in plan.notes]
+    notes = notes_lines(plan.notes)
     if plan.opset > 13:
         notes.append(f"note: its types need opset {plan.opset}; an older model is converted")
     if notes:

@@ -25,7 +25,17 @@ from octavo.core.qparams import QParams
 from octavo.core.qtypes import QType
 from octavo.core.recipe import DynamicScheme, Recipe
 from octavo.core.scheme import Scheme
-from octavo.reporting.text import clean, escaped, many, markdown_table, notes_markdown, size, some, tally
+from octavo.reporting.text import (
+    clean,
+    escaped,
+    many,
+    markdown_table,
+    notes_lines,
+    notes_markdown,
+    size,
+    some,
+    tally,
+)
 
 _LISTED_REASONS = 15  # for keeping nodes in float; the nodes of further reasons are only counted
 
@@ -192,7 +202,7 @@ def summary(result: Outcome) -> str:
     lines += [*compressed_lines(plan), *half_lines(plan)]
     lines.append(f"size of the weights: {sizes(result)}")
     lines += type_lines(result)
-    lines += [f"note: {clean(note, 600)}" for note in dict.fromkeys((*plan.notes, *result.notes))]
+    lines += notes_lines(dict.fromkeys((*plan.notes, *result.notes)))
     return "\n".join(lines)
 
 

@@ -97,6 +97,11 @@ def escaped(text: object) -> str:
     return clean(text, 600).replace("<", "&lt;")
 
 
+def notes_lines(notes: Iterable[object]) -> list[str]:
+    """Return a line for each note, for a terminal."""
+    return [f"note: {clean(note, 600)}" for note in notes]
+
+
 def notes_markdown(notes: Iterable[object]) -> list[str]:
     """Return the section of notes for a page of Markdown; empty without notes."""
     lines = [f"- {escaped(note)}" for note in notes]

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from octavo.core.files import read_json
-from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qparams import QParams
-from octavo.core.qtypes import QType, from_onnx
+from octavo.model.fake_quant.forms import linear_parameters
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.graph.operators import CONVERSIONS
@@ -65,7 +63,7 @@ def _tensors(model: ir.Model) -> Iterator[dict[str, Any]]:
             continue
         value = node.inputs[0]
         weight = node.op_type == "DequantizeLinear" and query.constant(value) is not None
-        params = _params(node)
+        params = linear_parameters(node)
         if value is None or params is None or (node.op_type == "DequantizeLinear" and not weight):
             continue
         name = (value.name or "").removesuffix("_quantized")
@@ -77,33 +75,6 @@ def _tensors(model: ir.Model) -> Iterator[dict[str, Any]]:
         if weight:
             found["histogram"] = _histogram(value, params)
         yield found
-
-
-def _params(node: ir.Node) -> QParams | None:
-    """Return the constant scale and zero point of a conversion."""
-    scale = query.array(node.inputs[1])
-    zero = query.array(node.inputs[2]) if len(node.inputs) > 2 else None
-    ends = node.outputs if node.op_type == "QuantizeLinear" else node.inputs
-    stored = query.element_type(ends[0]) if ends else None
-    kind = _kind(zero, node.inputs[2] if len(node.inputs) > 2 else None, stored)
-    if scale is None or kind is None:
-        return None
-    zeros = np.zeros(scale.shape, kind.dtype) if zero is None else zero
-    return QParams(scale, zeros, kind, _granularity(node, scale))
-
-
-def _kind(zero: Any, value: ir.Value | None, stored: ir.DataType | None) -> QType | None:
-    element = query.element_type(value) if zero is not None else stored
-    return from_onnx(int(element)) if element is not None else None
-
-
-def _granularity(node: ir.Node, scale: Any) -> Granularity:
-    axis, block = int(query.attribute(node, "axis", 1)), int(query.attribute(node, "block_size", 0))
-    rank = query.rank(node.inputs[0])
-    place = axis % rank if rank else max(axis, 0)
-    if block:
-        return PerBlock(block, place)
-    return PerChannel(place) if scale.size > 1 else PerTensor()
 
 
 def _histogram(value: ir.Value, params: QParams) -> histogram.Histogram | None:

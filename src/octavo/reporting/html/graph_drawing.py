@@ -18,8 +18,7 @@ _ENDS = ("Input", "Output")
 
 def drawing(side: Side) -> dict[str, Any] | None:
     """Return nodes, edges and positions; None where nothing is known of the graph."""
-    made = side.parts.get("quantization") or side.parts.get("model") or {}
-    graph = (made.get("details") or {}).get("graph")
+    graph = side.details.get("graph")
     if not graph:
         return None
     edges = [(int(a), int(b)) for a, b in graph["edges"]]
@@ -38,9 +37,8 @@ def drawing(side: Side) -> dict[str, Any] | None:
 
 def operators(side: Side) -> list[dict[str, Any]]:
     """Return each operator: what became of it, its dB alone and up to there, its microseconds."""
-    made = side.parts.get("quantization") or side.parts.get("model") or {}
-    nodes = ((made.get("details") or {}).get("graph") or {}).get("nodes") or ()
-    states, errors, times = _States(made), _errors(side), _times(side, {node["name"] for node in nodes})
+    nodes = (side.details.get("graph") or {}).get("nodes") or ()
+    states, errors, times = _States(side.made), _errors(side), _times(side, {node["name"] for node in nodes})
     rows = []
     for node in nodes:
         row = {"name": node["name"], "op": node["op_type"], **states.of(node)}
@@ -82,7 +80,7 @@ class _States:
 def _errors(side: Side) -> dict[str, dict[str, float]]:
     """Return local and accumulated dB by name of node and of tensor."""
     found: dict[str, dict[str, float]] = {}
-    for tensor in (side.parts.get("comparison") or {}).get("tensors") or ():
+    for tensor in side.part("comparison").get("tensors") or ():
         row = {}
         for key, source in (("local", "local"), ("total", "accumulated")):
             value = number((tensor.get(source) or {}).get("sqnr"))
@@ -99,7 +97,7 @@ def _first(errors: Mapping[str, dict[str, float]], names: list[str]) -> dict[str
 
 
 def _profile(side: Side) -> list[dict[str, Any]]:
-    models = (side.parts.get("bench") or {}).get("models") or ()
+    models = side.part("bench").get("models") or ()
     return list(models[-1].get("nodes") or ()) if models else []
 
 

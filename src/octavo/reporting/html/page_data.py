@@ -48,7 +48,7 @@ def page_data(sides: list[Side], title: str | None = None) -> dict[str, Any]:
 
 def side_data(side: Side, index: int = 0, of: int = 1) -> dict[str, Any]:
     """Return the data of one quantized model."""
-    comparison = side.parts.get("comparison") or {}
+    comparison = side.part("comparison")
     data = {
         "letter": LETTERS[index] if of > 1 else "",
         "name": side.label or side.name or _source_name(side) or "quantized model",
@@ -67,7 +67,7 @@ def side_data(side: Side, index: int = 0, of: int = 1) -> dict[str, Any]:
         "graph": drawing(side),
         "evaluation": side.parts.get("evaluation"),
         "bench": _bench(side.parts.get("bench")),
-        "tuning": (side.parts.get("quantization") or {}).get("tuning"),
+        "tuning": side.part("quantization").get("tuning"),
         "settings": settings(side),
         "notes": _notes(side),
     }
@@ -88,14 +88,13 @@ def shortened(data: Any) -> Any:
 
 
 def _source_name(side: Side) -> str | None:
-    made = side.parts.get("quantization") or side.parts.get("model") or {}
-    name = (made.get("details") or {}).get("source")
+    name = side.details.get("source")
     return f"{Path(name).name}, quantized" if name else None
 
 
 def _kept(side: Side) -> list[dict[str, Any]]:
     """Return what was kept in float, by reason."""
-    skipped = (side.parts.get("quantization") or {}).get("skipped") or ()
+    skipped = side.part("quantization").get("skipped") or ()
     groups = kept_in_float([codec.decode(Skipped, dict(one)) for one in skipped])
     return [
         {"reason": group.reason, "ops": dict(group.op_types), "nodes": list(group.nodes)} for group in groups
@@ -145,10 +144,9 @@ def _culprit(culprit: Mapping[str, Any], proposal: Mapping[str, Any]) -> dict[st
 
 def _tensors(side: Side, comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the plan's tensors, or those of the comparison where there is no plan."""
-    made = side.parts.get("quantization") or side.parts.get("model") or {}
     weights = {one["name"]: one for one in comparison.get("weights") or ()}
     values = {one["name"]: one for one in comparison.get("tensors") or ()}
-    rows = list((made.get("details") or {}).get("tensors") or ()) or _planned(made)
+    rows = list(side.details.get("tensors") or ()) or _planned(side.made)
     if not rows:
         rows = [{"tensor": name, "reader": None, "kind": "weight", "type": one["qtype"], "how": ""}
                 for name, one in weights.items()]  # fmt: skip

@@ -34,6 +34,20 @@ class Side:
         """Return the file name of the quantized model, where a part knows it."""
         return next((name for part in self.parts.values() if (name := model_name(part))), None)
 
+    def part(self, kind: str) -> Mapping[str, Any]:
+        """Return the result of a kind; empty where there is none."""
+        return self.parts.get(kind) or {}
+
+    @property
+    def made(self) -> Mapping[str, Any]:
+        """Return the result of quantizing, or what the file of the model tells; empty without both."""
+        return self.part("quantization") or self.part("model")
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """Return the graph, the tensors and the manifest; empty where they are not known."""
+        return self.made.get("details") or {}
+
 
 def kind_of(data: Mapping[str, Any]) -> str:
     """Return the kind of a result in plain data."""

@@ -16,11 +16,9 @@ Rows = list[list[str]]
 
 def settings(side: Side) -> list[dict[str, Any]]:
     """Return groups of names and values."""
-    made = side.parts.get("quantization") or side.parts.get("model") or {}
-    details = made.get("details") or {}
-    manifest = details.get("manifest") or {}
+    made, manifest = side.made, side.details.get("manifest") or {}
     groups = [
-        ("Models", _models(side, details)),
+        ("Models", _models(side)),
         ("Recipe", _flat(made.get("recipe") or manifest.get("recipe") or {})),
         ("Fingerprints", _flat(manifest.get("fingerprints") or {})),
         ("Versions", _versions(manifest)),
@@ -31,8 +29,8 @@ def settings(side: Side) -> list[dict[str, Any]]:
     return [{"title": title, "rows": rows} for title, rows in groups if rows]
 
 
-def _models(side: Side, details: Mapping[str, Any]) -> Rows:
-    comparison = side.parts.get("comparison") or {}
+def _models(side: Side) -> Rows:
+    comparison, details = side.part("comparison"), side.details
     float_model = details.get("source") or comparison.get("float_model")
     quantized = details.get("name") or comparison.get("quantized")
     rows = (("float model", float_model), ("quantized model", quantized))
@@ -50,8 +48,8 @@ def _versions(manifest: Mapping[str, Any]) -> Rows:
 
 
 def _comparison(side: Side) -> Rows:
-    found = side.parts.get("comparison")
-    if found is None:
+    found = side.part("comparison")
+    if not found:
         return []
     return [
         ["samples", f"{found['samples']}, {found['looked']} of them tensor by tensor"],
@@ -61,16 +59,16 @@ def _comparison(side: Side) -> Rows:
 
 
 def _evaluation(side: Side) -> Rows:
-    found = side.parts.get("evaluation")
-    if found is None:
+    found = side.part("evaluation")
+    if not found:
         return []
     rows = [["task", str(found["task"])], ["samples", str(found["samples"])]]
     return rows + _flat(found.get("settings") or {})
 
 
 def _measurement(side: Side) -> Rows:
-    found = side.parts.get("bench")
-    if found is None:
+    found = side.part("bench")
+    if not found:
         return []
     threads = found["threads"] if found["threads"] is not None else "the runtime's choice"
     rows = [["rounds", found["rounds"]], ["batch", found["batch"]], ["threads", threads]]

@@ -55,9 +55,8 @@ def _level(value: float, bounds: tuple[float, float]) -> str:
 
 def _tuning(side: Side) -> Mapping[str, Any]:
     """Return what the trials measured: of the result, or as the manifest beside a model keeps it."""
-    made = side.parts.get("quantization") or {}
-    manifest = ((side.parts.get("model") or {}).get("details") or {}).get("manifest") or {}
-    found: Mapping[str, Any] = made.get("tuning") or manifest.get("tuning") or {}
+    manifest = (side.part("model").get("details") or {}).get("manifest") or {}
+    found: Mapping[str, Any] = side.part("quantization").get("tuning") or manifest.get("tuning") or {}
     return found
 
 
@@ -66,7 +65,7 @@ def _tuning(side: Side) -> Mapping[str, Any]:
 
 def accuracy(side: Side) -> Tile | None:
     """Return the metric of a task, with its interval and what was lost."""
-    evaluation = side.parts.get("evaluation") or {}
+    evaluation = side.part("evaluation")
     if evaluation.get("scores") and evaluation.get("task") != "agreement":
         return _evaluated(evaluation)
     return _task_of_trials(_tuning(side))
@@ -135,8 +134,8 @@ def _task_of_trials(tuning: Mapping[str, Any]) -> Tile | None:
 
 def fidelity(side: Side) -> list[Tile]:
     """Return the SQNR of the worst output, and how often the best class is the same."""
-    found = _compared_outputs(side.parts.get("comparison") or {})
-    agreed = _agreement(side.parts.get("evaluation") or {})
+    found = _compared_outputs(side.part("comparison"))
+    agreed = _agreement(side.part("evaluation"))
     tried = _fidelity_of_trials(_tuning(side))
     sqnr = found or next((t for t in (*agreed, *tried) if t.label.startswith("SQNR")), None)
     same = next((t for t in (*agreed, *tried) if t.label == "same class"), None)
@@ -207,7 +206,7 @@ def _fidelity_of_trials(tuning: Mapping[str, Any]) -> list[Tile]:
 
 def speed(side: Side) -> Tile | None:
     """Return how many times as fast as float, with its interval, or the latency of one model."""
-    bench = side.parts.get("bench") or {}
+    bench = side.part("bench")
     times = [time_text(model["latency"]["median"]) for model in bench.get("models") or ()]
     ratio = bench.get("ratio") or (best_trial(_tuning(side)) or {}).get("speed")
     if not ratio:
@@ -221,10 +220,10 @@ def speed(side: Side) -> Tile | None:
 
 def file_size(side: Side) -> Tile | None:
     """Return the bytes before and after."""
-    bench, made = side.parts.get("bench"), side.parts.get("quantization") or side.parts.get("model")
-    if bench is not None and len(bench["models"]) == 2:
-        before, after = (int(model["file_bytes"]) for model in bench["models"])
-    elif made is not None:
+    models, made = side.part("bench").get("models") or (), side.made
+    if len(models) == 2:
+        before, after = (int(model["file_bytes"]) for model in models)
+    elif made:
         before, after = int(made.get("float_bytes") or 0), int(made.get("bytes") or 0)
     else:
         return None
@@ -249,8 +248,8 @@ def required(side: Side) -> Tile | None:
 
 def coverage(side: Side) -> Tile | None:
     """Return how many operators are quantized."""
-    made = side.parts.get("quantization")
-    if made is None:
+    made = side.part("quantization")
+    if not made:
         return None
     count, kept = sum(made["quantized"].values()), len(made.get("skipped") or ())
     plan = made.get("plan") or {}
