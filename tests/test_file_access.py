@@ -94,9 +94,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tempfile.gettempdir": "where copies lie on a node", "pickle.loads": "from the driver, by Ray",
         "socket.create_connection": "asks whether a cluster listens",
     },
-    "calibration/observe/observing_session.py": {
-        "onnx.load": "the float model as Octavo wrote it", ".write_bytes()": "a model of the run",
-    },
     "calibration/observe/subgraphs.py": {".FromString()": "a copy of a value of the model at hand"},
     "cli/plan.py": {".read_text()": "the draft just written"},
     "evaluation/timing/footprint.py": {
