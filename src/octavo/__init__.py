@@ -66,20 +66,7 @@ from octavo._version import __version__
 from octavo.core import lazy
 
 if TYPE_CHECKING:
-    from octavo.api import (
-        Prepared,
-        calibrate,
-        convert_qat,
-        emit,
-        inspect,
-        load_stats,
-        plan,
-        prepare,
-        quantize,
-        ready,
-        save_stats,
-        tune,
-    )
+    from octavo.api import convert_qat, quantize, tune
     from octavo.comparison import Comparison, Diagnosis, compare, doctor
     from octavo.core.granularity import PerBlock, PerChannel, PerTensor
     from octavo.core.plan import Plan
@@ -125,14 +112,22 @@ if TYPE_CHECKING:
     from octavo.model.prepare import PrepareOptions
     from octavo.reporting.html import report
     from octavo.result import Result
+    from octavo.stages import (
+        Prepared,
+        calibrate,
+        emit,
+        inspect,
+        load_stats,
+        plan,
+        prepare,
+        ready,
+        save_stats,
+    )
     from octavo.tuning import Demands, TaskCheck, Tuned
     from octavo.tuning.proposals import Proposal, propose
 
 _HOMES = {
-    "octavo.api": (
-        "Prepared", "calibrate", "convert_qat", "emit", "inspect", "load_stats", "plan", "prepare",
-        "quantize", "ready", "save_stats", "tune",
-    ),
+    "octavo.api": ("convert_qat", "quantize", "tune"),
     "octavo.data.adjusted": ("arrays",),
     "octavo.data.readers.image_files": ("images",),
     "octavo.data.readers.random_samples": ("random_data",),
@@ -163,6 +158,9 @@ _HOMES = {
     "octavo.model.prepare": ("PrepareOptions",),
     "octavo.reporting.html": ("report",),
     "octavo.result": ("Result",),
+    "octavo.stages": (
+        "Prepared", "calibrate", "emit", "inspect", "load_stats", "plan", "prepare", "ready", "save_stats",
+    ),
     "octavo.tuning": ("Demands", "TaskCheck", "Tuned"),
     "octavo.tuning.proposals": ("Proposal", "propose"),
 }  # fmt: skip

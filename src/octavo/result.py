@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,8 @@ import onnx_ir as ir
 from octavo._version import __version__
 from octavo.algorithms.steps import StepReport
 from octavo.core import codec, files
-from octavo.core.outputs import refuse_special
+from octavo.core.effort import best_path
+from octavo.core.outputs import refuse_inputs, refuse_special
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
 from octavo.core.recipe import Recipe
@@ -177,6 +179,29 @@ def _numbers(params: QParams) -> dict[str, Any]:
         "scale": [float(scale.min()), float(scale.max())],
         "zero_point": [int(zero.min()), int(zero.max())],
     }
+
+
+def written_files(output: str | Path | None, *, may_miss: bool = False) -> dict[str, str | Path]:
+    """The files that a model may be written to; a result that misses what is required has another name."""
+    if output is None:
+        return {}
+    found = {"output": output, "the weights beside the output,": f"{output}.data"}
+    if may_miss and Path(output).name:
+        found["the name for a result that misses its requirements,"] = best_path(output)
+    return found
+
+
+def refuse_read_files(outputs: Mapping[str, Any], model: io.ModelSource, **read: Any) -> None:
+    """Raise where an output is a file that the call reads; only data can be a folder."""
+    files = {name: one for name, one in read.items() if name in ("data", "task") or _is_file(one)}
+    refuse_inputs(outputs, {"model": model, **files, "weights of the model": io.read_files(model)})
+
+
+def _is_file(given: Any) -> bool:
+    """Whether an argument is the path of a file, or several, and not a name or what is read from there."""
+    if isinstance(given, list | tuple):
+        return all(map(_is_file, given))
+    return isinstance(given, str | Path) and os.path.isfile(given)  # noqa: PTH113 - False for names too long
 
 
 def check_output(model: ir.Model, path: Path) -> None:

@@ -117,6 +117,10 @@ class RecipeRequest:
     @classmethod
     def of(cls, recipe: RecipeSource | None, target: str | Target | None, changes: Changes) -> RecipeRequest:
         """Look up what is given by name."""
+        known = Changes.__annotations__
+        for name in changes:
+            if name not in known:
+                raise RecipeError(f"There is no keyword {name!r}{closest(name, known) or '.'}")
         found = find_target(target) if target is not None else None
         return cls(recipe_of(recipe) if recipe is not None else None, found, changes)
 

@@ -1,0 +1,162 @@
+"""The stages of ``quantize`` as verbs of their own, and how a model is quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from octavo import calibration, pipeline
+from octavo.calibration import saved
+from octavo.core.plan import Plan
+from octavo.core.scheme import Method
+from octavo.core.shown import Shown
+from octavo.core.stats import Stats
+from octavo.model.files import io
+from octavo.model.files.io import ModelSource
+from octavo.model.prepare import PrepareOptions, PrepareReport
+from octavo.model.prepare import prepare as prepare_model
+from octavo.pipeline import Calibrated, Options, run_of
+from octavo.pipeline.request import Changes, RecipeRequest, RecipeSource
+from octavo.pipeline.statistics import statistics
+from octavo.planning import check_fits
+from octavo.reporting import inspection
+from octavo.reporting.inspection import Inspection
+from octavo.result import Result, refuse_read_files
+from octavo.targets import Target
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+def plan(
+    model: ModelSource,
+    recipe: RecipeSource | None = None,
+    *,
+    target: str | Target | None = None,
+    static: bool = True,
+    prepare: PrepareOptions | None = PrepareOptions(),  # noqa: B008
+    threads: int | None = None,
+    **changes: Unpack[Changes],
+) -> Plan:
+    """A dry run: what would be quantized, how, and what would stay in float and why.
+
+    ``threads`` are those that the model will run with: with many of them some targets have other rules. The
+    keywords that change the recipe are those of :func:`quantize`.
+    """
+    wanted, sheet = RecipeRequest.of(recipe, target, changes).resolve(static=static)
+    run = run_of({"prepare": prepare})
+    subject = pipeline.prepared(model, pipeline.needed_opset(wanted), run)
+    found = pipeline.planned(subject.model, wanted, sheet.at(threads)).plan
+    return replace(found, notes=(*subject.report.notes, *found.notes))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prepared(Shown):
+    """A model that is ready to be quantized, and what was done to it."""
+
+    model: ir.Model
+    report: PrepareReport
+
+    def save(self, path: str | Path, *, external_data: bool | None = None) -> list[Path]:
+        """Write the prepared model."""
+        return io.save(self.model, path, external_data=external_data)
+
+    def __str__(self) -> str:
+        return str(self.report)
+
+
+def prepare(model: ModelSource, options: PrepareOptions | None = None) -> Prepared:
+    """Fold, infer shapes, fuse and clean up: the first stage of ``quantize``, on its own."""
+    loaded = io.load(model)
+    report = prepare_model(loaded, options or PrepareOptions())
+    return Prepared(loaded, report)
+
+
+def ready(
+    model: ModelSource,
+    recipe: RecipeSource | None = None,
+    options: PrepareOptions | None = PrepareOptions(),  # noqa: B008
+) -> ir.Model:
+    """Return the model as ``plan``, ``calibrate`` and ``emit`` see it: prepared for this recipe."""
+    wanted, _ = RecipeRequest.of(recipe, None, {}).resolve(static=True)
+    loaded = io.load(model)
+    pipeline.ready(loaded, pipeline.needed_opset(wanted), options)
+    return loaded
+
+
+def calibrate(
+    model: ModelSource,
+    needs: Mapping[str, Method] | Plan,
+    data: Any,
+    *,
+    samples: int | None = None,
+    shard: tuple[int, int] | None = None,
+    every_method: bool = False,
+    output: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    **options: Unpack[Options],
+) -> Stats:
+    """Run the model on the data and keep what a plan (or ``plan.needs()``) has to know of its tensors.
+
+    ``shard`` (1, 4) is the first of four parts of the data; statistics of parts merge into those of the
+    whole, whoever made them. ``every_method`` also keeps what methods other than the plan's read. With an
+    ``output`` the statistics are saved there. What is finished is written to the ``checkpoint`` from time to
+    time (beside the output, unless it is named), and a run that was cut off goes on from it.
+    """
+    if checkpoint is None and output is not None:
+        checkpoint = saved.checkpoint_of(output)
+    refuse_read_files({"output": output, "checkpoint": checkpoint}, model, data=data)
+    run = run_of(options, samples=samples)
+    opset = needs.opset if isinstance(needs, Plan) else pipeline.LEAST_OPSET
+    subject = pipeline.prepared(model, opset, run, fingerprint=True)
+    stats = statistics(
+        subject, needs, data, run, every_method=every_method, shard=shard, checkpoint=checkpoint
+    )
+    if output is not None:
+        saved.save(stats, output)
+    saved.Checkpoint(checkpoint).remove()
+    return stats
+
+
+def load_stats(
+    path: str | Path,
+    model: ModelSource | None = None,
+    *,
+    prepare: PrepareOptions | None = PrepareOptions(),  # noqa: B008
+) -> Stats:
+    """Statistics that were saved; with a model, those of another one are refused."""
+    stats = saved.load(path)
+    if model is not None and stats.origin is not None:
+        loaded = io.load(model)
+        stats.origin.check_model(io.fingerprint(loaded), pipeline.prepare_name(prepare), io.describe(loaded))
+    return stats
+
+
+def save_stats(stats: Stats, path: str | Path) -> Path:
+    """Write statistics to a file, as a whole or not at all."""
+    return saved.save(stats, path)
+
+
+def emit(
+    model: ModelSource,
+    plan: Plan,
+    stats: Stats | None = None,
+    **options: Unpack[Options],
+) -> Result:
+    """Write a plan out with the numbers of a calibration."""
+    run = run_of(options)
+    subject = pipeline.prepared(model, plan.opset, run)
+    check_fits(subject.model, plan)
+    if stats is None:
+        return pipeline.finish(subject, plan, None, run)
+    found = Calibrated(stats, calibration.ranges(stats, pipeline.schemes(plan)))
+    return pipeline.finish(subject, plan, found, run)
+
+
+def inspect(model: ModelSource) -> Inspection:
+    """Return how a model is quantized: types, granularity, counts, size by part."""
+    return inspection.inspect(io.load(model))
