@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from octavo.calibration.methods import read
 from octavo.calibration.methods.spread import Spread
-from octavo.calibration.statistics import CombinedState, HistogramState
+from octavo.calibration.statistics import HistogramState, first_of
 from octavo.core.scheme import MSE, Entropy, Method, MinMax, Percentile, Scheme
 from octavo.core.stats import Range, State, Stats
 
@@ -38,7 +38,7 @@ def compare_methods(
 
 
 def _reading(state: State, scheme: Scheme) -> Reading:
-    first = state.first if isinstance(state, CombinedState) else state
+    first = first_of(state)
     found = read(first, scheme)
     error: float | None = None
     if isinstance(first, HistogramState) and not scheme.qtype.is_float:

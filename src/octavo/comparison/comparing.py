@@ -57,7 +57,7 @@ def compare(
     ``quantized`` is a model, or the result of ``quantize``; ``data`` fits the float model's inputs. Outputs
     are compared in every sample, tensors inside in the first 8 and then in every tenth.
     """
-    tell = progress if progress is not None else _silent
+    tell: Progress = progress if progress is not None else lambda phase, done, total: None
     with scratch.folder() as folder:
         tell("match", 0, 1)
         mine = with_mapped_weights(plain(model_of(quantized)), lambda: folder)
@@ -91,10 +91,6 @@ def model_of(given: io.ModelSource | HasModel) -> io.ModelSource:
     """Return the model itself, of a model or of what holds one."""
     held = getattr(given, "model", None)
     return held if isinstance(held, ir.Model) else cast(io.ModelSource, given)
-
-
-def _silent(phase: str, done: int, total: int | None) -> None:
-    pass
 
 
 def _refuse_float(view: View) -> None:

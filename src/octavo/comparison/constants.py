@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from octavo.core import granularity
+from octavo.core.granularity import PerBlock, PerChannel
 from octavo.core.kernels import unpack4
-from octavo.errors import ModelError
+from octavo.errors import ModelError, RecipeError
 from octavo.model.graph import query
 from octavo.model.graph.operators import DEQUANTIZE, QUANTIZE
 
@@ -81,34 +83,25 @@ def numbers(value: ir.Value | None) -> Array | None:
     return stored(value).astype(np.float64) if is_constant(value) else None
 
 
-def spread(params: Array, rank: int, axis: int, length: int) -> Array:
-    """Scales of one axis laid out to broadcast; a single one as it is."""
+def spread(params: Array, shape: tuple[int, ...], axis: int, block: int = 0) -> Array:
+    """Return scales or zero points laid out to broadcast against a tensor; single ones have no axis."""
     if params.size == 1:
         return params.reshape(())
-    if params.ndim <= 1:
-        if params.size != length:
-            raise ModelError(
-                f"An axis of length {length} has {params.size} scales or zero points; the model is damaged: "
-                "quantize it again."
-            )
-        return params.reshape([length if i == axis % rank else 1 for i in range(rank)])
-    return params
+    if params.ndim > 1 and not block:  # laid out already, as those of an LSTM are
+        return params
+    try:
+        return granularity.spread(params, shape, PerBlock(block, axis) if block else PerChannel(axis))
+    except RecipeError as error:
+        raise ModelError(
+            f"{str(error).partition(';')[0]}; the model is damaged: quantize it again."
+        ) from error
 
 
 def dequantize(q: Array, scale: Array, zero: Array | None, axis: int, block: int = 0) -> Array:
     """``scale · (q − zero)`` in float32; scales for each index of an axis, or for blocks along it."""
-    wide = q.astype(np.float64)
-    centre = np.zeros(1) if zero is None or zero.size == 0 else zero.astype(np.float64)
-    scale = scale.astype(np.float64)
-    if block:
-        axis %= q.ndim
-        keep = (slice(None),) * axis + (slice(0, q.shape[axis]),)
-        scale = np.repeat(scale, block, axis)[keep]
-        centre = np.repeat(centre, block, axis)[keep] if centre.size > 1 else centre.reshape(())
-        return np.asarray((wide - centre) * scale, np.float32)
-    length = q.shape[axis % q.ndim] if q.ndim else 1
-    scale, centre = (spread(p, max(q.ndim, 1), axis, length) for p in (scale, centre))
-    return np.asarray((wide - centre) * scale, np.float32)
+    centre = np.zeros(1) if zero is None or zero.size == 0 else zero
+    scale, centre = (spread(p.astype(np.float64), q.shape, axis, block) for p in (scale, centre))
+    return np.asarray((q.astype(np.float64) - centre) * scale, np.float32)
 
 
 def blocks(node: ir.Node) -> Array | None:
@@ -177,12 +170,11 @@ def _of_quantize(node: ir.Node, inputs: list[Array]) -> Array:
     axis = int(query.attribute(node, "axis", 1))
     x, scale = inputs[0], inputs[1]
     zero = inputs[2] if len(inputs) > 2 else np.zeros((), np.uint8)
-    rank, length = max(x.ndim, 1), x.shape[axis % x.ndim] if x.ndim else 1
-    steps = np.rint(x / spread(scale, rank, axis, length))
+    steps = np.rint(x / spread(scale, x.shape, axis))
     if zero.dtype.kind not in "iu":
         return np.asarray(steps).astype(zero.dtype)
     limits = np.iinfo(zero.dtype)
-    moved = steps + spread(zero, rank, axis, length).astype(np.float64)
+    moved = steps + spread(zero, x.shape, axis).astype(np.float64)
     return np.asarray(np.clip(moved, limits.min, limits.max)).astype(zero.dtype)
 
 

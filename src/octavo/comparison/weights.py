@@ -129,22 +129,15 @@ def _step(unit: Unit, place: int, mine: Array) -> Array | None:
     """The size of a step at each value, laid out to broadcast; None where it is not to be had simply."""
     operand = unit.operands[place]
     maker = operand.value.producer() if operand is not None else None
-    rank = max(mine.ndim, 1)
+    block = 0
     if maker is not None and maker.op_type == "DequantizeLinear":
         scale = constants.numbers(maker.inputs[1])
         axis, block = (int(query.attribute(maker, n, d)) for n, d in (("axis", 1), ("block_size", 0)))
-        if scale is None:
-            return None
-        if block:
-            keep = (slice(None),) * (axis % rank) + (slice(0, mine.shape[axis]),)
-            return np.repeat(scale, block, axis)[keep]
     elif unit.is_integer and unit.kind not in ("Gather", "LSTM") and unit.node.op_type != "MatMulNBits":
         scale, axis = scale_of(unit, place), channel_axis(unit, place)
-        if scale is None:
-            return None
     else:
         return None
-    return constants.spread(scale, rank, axis, mine.shape[axis % rank] if mine.ndim else 1)
+    return constants.spread(scale, mine.shape, axis, block) if scale is not None else None
 
 
 def _stored_type(unit: Unit, place: int) -> StoredType | None:

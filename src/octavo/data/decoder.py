@@ -12,12 +12,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.data.past import empty_past, is_past
 from octavo.data.source import Array
 from octavo.errors import ModelError
 from octavo.model.runtime.session import InputSpec
 
 _FLAG = "use_cache_branch"
+
+
+def is_past(spec: InputSpec) -> bool:
+    """Whether an input is a part of the cache, such as ``past_key_values.0.key``."""
+    return "past" in spec.name.lower() and len(spec.shape) > 2 and spec.dtype.kind in "fV"
+
+
+def empty_past(spec: InputSpec, batch: int) -> Array:
+    """Return the cache before the first token: of length 0 along the axis that the model leaves open."""
+    sizes = [dim if isinstance(dim, int) and dim > 0 else 0 for dim in spec.shape[1:]]
+    return np.zeros((batch, *sizes), spec.dtype)
 
 
 def ids_of(specs: Sequence[InputSpec]) -> InputSpec:

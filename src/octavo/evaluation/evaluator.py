@@ -18,7 +18,6 @@ from octavo.evaluation.scores import Difference, Evaluation, Score
 from octavo.evaluation.task import (
     Batch,
     Metric,
-    PairProcessing,
     PreparedTask,
     Processing,
     ReferenceProcessing,
@@ -101,7 +100,7 @@ def evaluate_several(
     run = _Run(samples, batch, engine_of(engine, workers, address, threads), tuple(custom_ops), progress)
     names = [model_title(source) for source in models]
     if getattr(chosen, "needs_reference", False):
-        pairs = [_measured(chosen, [one, models[0]], data, run, pair=True) for one in models[1:]]
+        pairs = [_measured(chosen, [one, models[0]], data, run, pair=True, reference=1) for one in models[1:]]
         return tuple(
             _evaluation(chosen, found, found.rows, [name, names[0]])
             for found, name in zip(pairs, names[1:], strict=True)
@@ -163,8 +162,8 @@ def _measured(
 class Inference:
     """The job of a worker: run models on batches.
 
-    With ``pair`` the second model is the reference; ``reference`` is the place of a model that rows of the
-    others may be compared with.
+    ``reference`` is the place of a model that rows of the others may be compared with; with ``pair`` there
+    are rows of the first model alone.
     """
 
     models: tuple[Path, ...]
@@ -183,13 +182,11 @@ class Inference:
         def run(batch: Batch) -> Rows:
             feed = self.processing.feed(batch)
             outputs = [session.run(feed) for session in sessions]
-            if self.pair:
-                return [cast(PairProcessing, self.processing).pair_rows(outputs[0], outputs[1], batch)]
-            if self.reference is not None and hasattr(self.processing, "rows_beside"):
-                processing = cast(ReferenceProcessing, self.processing)
-                known = outputs[self.reference]
-                return [processing.rows_beside(one, known, batch, feed) for one in outputs]
-            return [self.processing.rows(one, batch, feed) for one in outputs]
+            if self.reference is None or not hasattr(self.processing, "rows_beside"):
+                return [self.processing.rows(one, batch, feed) for one in outputs]
+            rows_beside = cast(ReferenceProcessing, self.processing).rows_beside
+            measured = outputs[:1] if self.pair else outputs
+            return [rows_beside(one, outputs[self.reference], batch, feed) for one in measured]
 
         yield run
 

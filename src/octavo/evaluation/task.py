@@ -53,16 +53,8 @@ class Processing(Protocol):
         ...
 
 
-class PairProcessing(Processing, Protocol):
-    """Processing of a task that compares the outputs of two models with each other."""
-
-    def pair_rows(self, outputs: Outputs, reference: Outputs, batch: Batch) -> Sequence[Any]:
-        """Return a row for each sample, computed from the outputs of both models."""
-        ...
-
-
 class ReferenceProcessing(Processing, Protocol):
-    """Processing whose rows say more where the outputs of a reference model are known."""
+    """Processing whose rows need the outputs of a reference model, or say more where they are known."""
 
     def rows_beside(self, outputs: Outputs, reference: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:
         """Return a row for each sample of the batch, with how far it is from the reference."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.data.past import empty_past, is_past
+from octavo.data.decoder import empty_past, is_past
 from octavo.errors import ModelError
 from octavo.folders.discovery import ModelFolder
 from octavo.folders.feed_store import Array, Feed, StoredFeeds

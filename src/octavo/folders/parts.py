@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from octavo.data.past import is_past
+from octavo.data.decoder import is_past
 from octavo.model.files import io
 from octavo.model.graph import meta
 from octavo.model.runtime.samples import specs_of

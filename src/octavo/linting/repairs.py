@@ -6,6 +6,7 @@ does nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,9 @@ from octavo.model.graph.edit import Editor
 Array = npt.NDArray[Any]
 
 
-def present(node: ir.Node) -> bool:
-    """Whether a node is still part of the model."""
-    return node.graph is not None
+def _unless_gone(node: ir.Node, repair: Repair) -> Repair:
+    """Return the repair, which does nothing once the node is no longer part of the model."""
+    return lambda edit: repair(edit) if node.graph is not None else None
 
 
 def put(edit: Editor, node: ir.Node, index: int, name: str, content: Array) -> None:
@@ -35,7 +36,7 @@ def shift(conversions: list[ir.Node], offset: int, dtype: npt.DTypeLike) -> Repa
 
     def repair(edit: Editor) -> None:
         for node in conversions:
-            if not present(node):
+            if node.graph is None:
                 return
             old = node.inputs[2] if len(node.inputs) > 2 else None
             given = old.const_value if old is not None else None
@@ -59,7 +60,7 @@ def shift_stored(node: ir.Node, index: int, zero_index: int, offset: int, dtype:
 
     def repair(edit: Editor) -> None:
         value = node.inputs[index]
-        if not present(node) or value is None or value.const_value is None:
+        if value is None or value.const_value is None:
             return
         content = value.const_value.numpy()
         if content.dtype == np.dtype(dtype):
@@ -71,15 +72,13 @@ def shift_stored(node: ir.Node, index: int, zero_index: int, offset: int, dtype:
         put(edit, node, index, f"{value.name}_shifted", (content.astype(np.int64) + offset).astype(dtype))
         put(edit, node, zero_index, f"{value.name}_zero_point", (zero + offset).astype(dtype))
 
-    return repair
+    return _unless_gone(node, repair)
 
 
 def rescale(dq: ir.Node, integers: Array, scale: Array) -> Repair:
     """Give a stored tensor other integers and scales."""
 
     def repair(edit: Editor) -> None:
-        if not present(dq):
-            return
         base = (dq.inputs[0].name if dq.inputs[0] is not None else "") or "bias"
         put(edit, dq, 0, f"{base}_rescaled", integers)
         put(edit, dq, 1, f"{base}_scale", scale)
@@ -88,39 +87,32 @@ def rescale(dq: ir.Node, integers: Array, scale: Array) -> Repair:
         if scale.ndim == 1 and integers.ndim == 1:
             dq.attributes["axis"] = ir.AttrInt64("axis", 0)
 
-    return repair
+    return _unless_gone(dq, repair)
 
 
 def become(node: ir.Node, content: Array) -> Repair | None:
     """Put a constant in place of a node's result, unless the model returns it."""
-
-    def repair(edit: Editor) -> None:
-        if present(node):
-            node.outputs[0].replace_all_uses_with(edit.constant(f"{node.outputs[0].name}_constant", content))
-            edit.remove([node])
-
-    return None if node.outputs[0].is_graph_output() else repair
+    name = f"{node.outputs[0].name}_constant"
+    return _replaced(node, lambda edit: edit.constant(name, content))
 
 
 def replace_by(node: ir.Node, value: ir.Value) -> Repair | None:
     """Let readers of a node's result read another value, which is the same, unless the model returns it."""
+    return _replaced(node, lambda edit: value)
 
+
+def _replaced(node: ir.Node, value: Callable[[Editor], ir.Value]) -> Repair | None:
     def repair(edit: Editor) -> None:
-        if present(node):
-            node.outputs[0].replace_all_uses_with(value)
-            edit.remove([node])
+        node.outputs[0].replace_all_uses_with(value(edit))
+        edit.remove([node])
 
-    return None if node.outputs[0].is_graph_output() else repair
+    return None if node.outputs[0].is_graph_output() else _unless_gone(node, repair)
 
 
 def add_zero_point(node: ir.Node, dtype: npt.DTypeLike) -> Repair:
     """Write down the zero point that is meant where none is given."""
-
-    def repair(edit: Editor) -> None:
-        if present(node):
-            put(edit, node, 2, f"{node.name}_zero_point", _zeros(node).astype(dtype))
-
-    return repair
+    name = f"{node.name}_zero_point"
+    return _unless_gone(node, lambda edit: put(edit, node, 2, name, _zeros(node).astype(dtype)))
 
 
 def to_standard(node: ir.Node) -> Repair:

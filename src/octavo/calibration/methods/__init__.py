@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from octavo.calibration.methods.minmax import minmax
-from octavo.calibration.statistics import CombinedState, ExtremesState, HistogramState, SampleExtremesState
+from octavo.calibration.statistics import ExtremesState, HistogramState, SampleExtremesState, first_of
 from octavo.core.lazy import load_entry
 from octavo.core.requests import Extremes, Histogram, Request
 from octavo.core.scheme import Method, MinMax, Scheme
@@ -52,8 +52,7 @@ def need(scheme: Scheme) -> Request:
 
 def read(state: State, scheme: Scheme) -> Range:
     """Return the range of a tensor by the method of its scheme."""
-    if isinstance(state, CombinedState):
-        state = state.first
+    state = first_of(state)
     if isinstance(state, ExtremesState | SampleExtremesState):
         return minmax(state, scheme.method if isinstance(scheme.method, MinMax) else MinMax())
     if not isinstance(state, HistogramState):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.statistics import CombinedState, HistogramState
+from octavo.calibration.statistics import HistogramState, first_of
 from octavo.core import affine
 from octavo.core.granularity import PerChannel
 from octavo.core.scheme import Distribution, Scheme
@@ -124,8 +124,7 @@ LEAST_SHARE = 0.5  # a range that keeps less is almost certainly a mistake, and 
 
 def kept_share(state: State, found: Range) -> float:
     """The share of the values that lie in a range, widened to hold zero; 1 where only extremes are known."""
-    if isinstance(state, CombinedState):
-        state = state.first
+    state = first_of(state)
     if not isinstance(state, HistogramState) or not state.total or state.low == state.high:
         return 1.0
     spread = Spread.of(state)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.data.images.geometry import Size
 from octavo.data.source import Specs
 from octavo.errors import DataError
 from octavo.model.runtime.session import InputSpec
 
-Size = tuple[int, int]
 _CHANNELS = (3, 1, 4)  # of images, the most frequent number first
 
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from octavo.data.images import geometry
 from octavo.data.images.decoding import MAX_PIXELS, open_image
+from octavo.data.images.geometry import Size as Size
 from octavo.data.named_functions import is_named_function, named_function
 from octavo.data.source import Array
 from octavo.errors import DataError, RecipeError, closest
@@ -30,7 +31,6 @@ from octavo.errors import DataError, RecipeError, closest
 if TYPE_CHECKING:
     from PIL import Image
 
-Size: TypeAlias = tuple[int, int]
 Preprocess: TypeAlias = Callable[[str, Size], Array]
 Floats: TypeAlias = npt.NDArray[np.float32]
 F = TypeVar("F", bound=Preprocess)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from octavo.data.batches import Batches, batch_of, batch_size, places
-from octavo.data.past import empty_past, is_past
+from octavo.data.decoder import empty_past, is_past
 from octavo.data.source import Array, FoundIn, Sample, Specs, least
 from octavo.errors import DataError
 from octavo.model.runtime.session import InputSpec

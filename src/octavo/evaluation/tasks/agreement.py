@@ -99,7 +99,7 @@ class AgreementProcessing:
         """Raise: one model alone has nothing to agree with."""
         raise DataError("Agreement needs two models.")
 
-    def pair_rows(self, outputs: Outputs, reference: Outputs, batch: Batch) -> Sequence[Any]:
+    def rows_beside(self, outputs: Outputs, reference: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:
         """Return the share of equal answers, and sums for each output."""
         _check_same_outputs(outputs, reference)
         names = [name for name, value in reference.items() if value.dtype.kind in "fViub"]

@@ -20,6 +20,7 @@ from octavo.evaluation.timing.profiler import profile as run_profiler
 from octavo.evaluation.timing.timed_feeds import Feed, batch_of, bench_feeds, random_feeds
 from octavo.model.files import io
 from octavo.model.runtime.session import InputSpec, Session
+from octavo.reporting.text import many
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 Progress = Callable[[str, int, int | None], None]
@@ -49,7 +50,7 @@ def bench(
         raise RecipeError("seconds, batch and threads must be above zero.")
     if clock not in CLOCKS:
         raise RecipeError(f"There is no clock {clock!r}; choose {' or '.join(CLOCKS)}.")
-    say = progress if progress is not None else _silent
+    say: Progress = progress if progress is not None else lambda phase, done, total: None
     with contextlib.ExitStack() as stack:
         others = list(other) if isinstance(other, list | tuple) else [] if other is None else [other]
         sources: list[Any] = [model, *others]
@@ -90,14 +91,10 @@ def bench(
     )
 
 
-def _silent(phase: str, done: int, total: int | None) -> None:
-    """Report no progress."""
-
-
 def _described(data: Any, count: int) -> str:
     if data is None:
         return "random samples"
-    samples = f"{count} sample{'s' if count != 1 else ''}"
+    samples = many(count, "sample")
     return f"{samples} of {data}" if isinstance(data, str | Path) else samples
 
 

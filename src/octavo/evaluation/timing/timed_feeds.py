@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from octavo.data.feeds import Feeds as CheckedFeeds
 from octavo.errors import DataError, ModelError
-from octavo.model.runtime.samples import SIZES, is_open, make
+from octavo.model.runtime.samples import guesses
 from octavo.model.runtime.session import InputSpec, Session
 
 FEEDS = 4  # different samples in one timed call, where there is data
@@ -23,10 +23,9 @@ def random_feeds(session: Session, batch: int | None) -> list[Feed]:
     """Return one random feed that the model runs on; dynamic axes are tried with growing sizes."""
     specs = session.inputs
     dims = dict.fromkeys(_batch_symbols(specs), batch) if batch else {}
-    sizes = (None, *SIZES) if any(is_open(spec) for spec in specs) else (None,)
     first: Feed | None = None
-    for size in sizes:
-        feed = _batched([make(specs, 0, dims, size)], specs, batch)
+    for guess in guesses(specs, dims):
+        feed = _batched([guess], specs, batch)
         first = first or feed
         with contextlib.suppress(ModelError):
             session.run(feed)

@@ -41,7 +41,6 @@ from octavo.model.graph.tensors import tensor_bytes
 
 __all__ = [
     "ModelSource",
-    "check_file",
     "describe",
     "fingerprint",
     "held_bytes",
@@ -170,11 +169,6 @@ def load(source: ModelSource, *, base_dir: Path | None = None, lift_constants: b
         raise ModelError(f"{describe(model)} has an empty graph: there is nothing to quantize.")
     refuse_oversized(model)
     return model
-
-
-def check_file(path: str | os.PathLike[str]) -> None:
-    """Refuse a model file that :func:`load` would refuse, for a reader that takes the path itself."""
-    load(path)
 
 
 def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:

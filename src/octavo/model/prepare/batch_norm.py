@@ -57,8 +57,6 @@ def _affine(node: ir.Node) -> Affine | None:
     """Return a batch normalization in inference as a scale and a shift, where its parameters are constant."""
     if query.attribute(node, "training_mode", 0) or query.attribute(node, "spatial", 1) != 1:
         return None
-    if any(value.name and (value.uses() or value.is_graph_output()) for value in node.outputs[1:]):
-        return None
     if len(node.inputs) != 5 or any(value.name for value in node.outputs[1:]):
         return None
     gamma, beta, mean, variance = (_doubles(value) for value in node.inputs[1:])

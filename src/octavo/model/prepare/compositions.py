@@ -15,6 +15,7 @@ from octavo.model.prepare.patterns import (
     operand_beside,
     product_of,
     read_by,
+    reduced_axes,
     scaled,
 )
 
@@ -220,10 +221,7 @@ def _last_axes(mean: ir.Node) -> tuple[int, ...] | None:
     """Return the axes that a mean is taken over, counted from the end, if they are the last ones and kept."""
     if not query.attribute(mean, "keepdims", 1):
         return None
-    axes = query.attribute(mean, "axes", None)
-    if axes is None and len(mean.inputs) > 1:
-        found = query.array(mean.inputs[1])
-        axes = tuple(int(axis) for axis in found.reshape(-1)) if found is not None else None
+    axes = reduced_axes(mean)
     if not axes:
         return None
     rank = query.rank(mean.inputs[0])

@@ -13,7 +13,7 @@ from octavo.errors import RecipeError, closest
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor, return_instead
 from octavo.model.graph.query import is_op
-from octavo.model.prepare.patterns import Unit, made_by, read_by
+from octavo.model.prepare.patterns import Unit, made_by, read_by, reduced_axes
 
 # ---- Borders of a model: inputs and outputs with their channels last, and shapes that are numbers
 
@@ -106,8 +106,8 @@ EPSILON = 1e-12
 
 def lp_norm(node: ir.Node, epsilon: float = EPSILON) -> Unit | None:
     """Return the unit around a ReduceL2; the lower bound of its Clip has to be this ε."""
-    axis = _axis(node) if is_op(node, "ReduceL2") else None
-    if axis is None or not query.attribute(node, "keepdims", 1):
+    axes = reduced_axes(node) if is_op(node, "ReduceL2") else None
+    if axes is None or len(axes) != 1 or not query.attribute(node, "keepdims", 1):
         return None
     nodes, here = [node], node.outputs[0]
     clip = read_by(here, "Clip", "Max")
@@ -128,14 +128,7 @@ def lp_norm(node: ir.Node, epsilon: float = EPSILON) -> Unit | None:
         return None
     if expand is not None and query.shape(divide.outputs[0]) != query.shape(x):
         return None
-    return Unit("LpNormalization", 1, (*nodes, divide), (x,), {"axis": axis, "p": 2})
-
-
-def _axis(node: ir.Node) -> int | None:
-    axes = query.attribute(node, "axes", None)
-    if axes is None and len(node.inputs) > 1:
-        axes = query.array(node.inputs[1])
-    return int(axes[0]) if axes is not None and len(axes) == 1 else None
+    return Unit("LpNormalization", 1, (*nodes, divide), (x,), {"axis": axes[0], "p": 2})
 
 
 # ---- Reshape, Transpose, Reshape that move blocks of an image to channels, as SpaceToDepth

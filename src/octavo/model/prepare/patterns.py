@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from octavo.model.graph import query
@@ -36,6 +37,14 @@ def read_by(value: ir.Value, *ops: str) -> ir.Node | None:
     """Return the only node that reads a value, if it is one of these operators and in the same graph."""
     node = query.only_reader(value)
     return node if node is not None and is_op(node, *ops) and node.graph is value.graph else None
+
+
+def reduced_axes(node: ir.Node) -> tuple[int, ...] | None:
+    """Return the axes that a reduction runs over, an attribute or a constant input, where they are told."""
+    axes = query.attribute(node, "axes", None)
+    if axes is None and len(node.inputs) > 1:
+        axes = query.array(node.inputs[1])
+    return None if axes is None else tuple(int(axis) for axis in np.ravel(axes))
 
 
 def other(node: ir.Node, value: ir.Value) -> ir.Value | None:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from octavo.errors import ModelError
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor
+from octavo.model.prepare.patterns import reduced_axes
 
 # ---- Biases in the form that quantization knows
 #
@@ -100,13 +101,10 @@ def pool_means(model: ir.Model) -> int:
 def _is_pool(node: ir.Node) -> bool:
     if node.op_type != "ReduceMean" or node.domain or not query.is_float(node.inputs[0]):
         return False
-    rank = query.rank(node.inputs[0])
-    axes = query.attribute(node, "axes", None)
-    if axes is None and len(node.inputs) > 1:
-        axes = query.array(node.inputs[1])
+    rank, axes = query.rank(node.inputs[0]), reduced_axes(node)
     if rank is None or rank < 3 or axes is None:
         return False
-    spatial = {int(axis) % rank for axis in np.ravel(axes)} == set(range(2, rank))
+    spatial = {axis % rank for axis in axes} == set(range(2, rank))
     return spatial and not (_is_of_squares(node.inputs[0]) or _is_taken_off(node))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from octavo.errors import DataError, ModelError
 if TYPE_CHECKING:
     from octavo.model.runtime.session import InputSpec
 
-SIZES = (16, 64, 224, 512)  # what to try for an open dimension after the first guess
+_SIZES = (16, 64, 224, 512)  # what to try for an open dimension after the first guess
 
 _PAST = ("past", "cache")
 _SEQUENCE, _SIDE, _SIGNAL = 8, 64, 512
@@ -44,9 +44,11 @@ def specs_of(model: ir.Model) -> list[InputSpec]:
     return found
 
 
-def is_open(spec: InputSpec) -> bool:
-    """Whether the signature leaves a dimension open."""
-    return any(not isinstance(dim, int) or dim <= 0 for dim in spec.shape)
+def guesses(specs: Sequence[InputSpec], dims: Mapping[str, int]) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """Yield inputs that a model may accept; where dimensions are open, larger and larger ones."""
+    is_open = any(not isinstance(dim, int) or dim <= 0 for spec in specs for dim in spec.shape)
+    for size in (None, *_SIZES) if is_open else (None,):
+        yield make(specs, 0, dims, size)
 
 
 def make(

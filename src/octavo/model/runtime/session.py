@@ -94,7 +94,7 @@ class Session:
     ) -> Session:
         """Load a model into the runtime.
 
-        A file is first looked through (:func:`octavo.model.files.io.check_file`), as the runtime has no
+        A file is first looked through (:func:`octavo.model.files.io.load`), as the runtime has no
         bounds of its own; ``trusted`` says that this was done, or that Octavo has written the file.
         ``outputs`` names tensors to return instead of the model's own outputs; it needs a model in memory.
         ``prepack=False`` keeps large weights in their file at the price of slower matrix products, ``config``
@@ -173,9 +173,9 @@ def _source(
     if isinstance(model, bytes):
         return "the model in memory", model
     if not trusted:
-        from octavo.model.files.io import check_file
+        from octavo.model.files.io import load
 
-        check_file(model)
+        load(model)
     return str(model), str(model)
 
 

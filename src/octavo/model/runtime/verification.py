@@ -14,7 +14,7 @@ import onnx_ir as ir
 from octavo.errors import DataError, ModelError, OutputError
 from octavo.model.files import io
 from octavo.model.graph import protos
-from octavo.model.runtime.samples import SIZES, is_open, make
+from octavo.model.runtime.samples import guesses
 from octavo.model.runtime.session import NO_SPINNING, Array, Feeds, Session
 from octavo.model.runtime.session_inputs import check
 
@@ -165,11 +165,10 @@ def _file_bytes(path: str | Path) -> int:
 
 def _run_on_some_sample(session: Session) -> None:
     """Run on made-up inputs; an open size may have to be larger than the first guess."""
-    sizes = (None, *SIZES) if any(is_open(spec) for spec in session.inputs) else (None,)
     first: ModelError | None = None
-    for size in sizes:
+    for feed in guesses(session.inputs, {}):
         try:
-            session.run(make(session.inputs, 0, {}, size))
+            session.run(feed)
         except ModelError as error:
             first = first or error
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,24 +13,17 @@ from octavo.core.stats import Stats
 from octavo.emission.names import QUANTIZED
 from octavo.reporting.html import histogram, operator_graph
 from octavo.reporting.plan_tables import entry_text
+from octavo.reporting.summary import Outcome
 
 SCHEMA = 1
 
 
-class Quantization(Protocol):
+class Quantization(Outcome, Protocol):
     """The part of a result that details are made of."""
 
     @property
     def model(self) -> ir.Model:
         """Return the quantized model."""
-
-    @property
-    def plan(self) -> Plan:
-        """Return what was decided."""
-
-    @property
-    def params(self) -> Mapping[Key, QParams]:
-        """Scales and zero points."""
 
     @property
     def stats(self) -> Stats | None:

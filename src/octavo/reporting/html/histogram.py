@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.statistics.combined import CombinedState
+from octavo.calibration.statistics.combined import first_of
 from octavo.calibration.statistics.histograms import HistogramState
 from octavo.core.granularity import PerBlock, PerChannel
 from octavo.core.qparams import QParams
@@ -22,7 +22,7 @@ Histogram = dict[str, Any]
 
 def of_state(state: State) -> Histogram | None:
     """Return what calibration counted; None where it kept only the extremes."""
-    first = state.first if isinstance(state, CombinedState) else state
+    first = first_of(state)
     if not isinstance(first, HistogramState) or not first.total:
         return None
     start, counts = first.bins()
