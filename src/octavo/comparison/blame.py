@@ -21,9 +21,9 @@ from octavo.comparison.match import Matching, Pair, aligned
 from octavo.comparison.measure import Clipping
 from octavo.comparison.signals import half_type, operands
 from octavo.errors import ModelError
-from octavo.model.files.serialize import lowest_ir_version
+from octavo.model.files.serialize import part_of
 from octavo.model.graph import query
-from octavo.model.runtime.session import Session, runtime_ir_limit
+from octavo.model.runtime.session import Session
 
 _EXPLAINED = 0.1  # of the local noise; less, and quantization is not what makes the result wrong
 BAD = 25.0  # dB; a better result is looked at closer only if it is the worst
@@ -157,14 +157,11 @@ class _Alone:
                 self.activations[place] = operand.value
                 fed[operand.value] = place
         self._fed = {place: f"operand{place}" for place in fed.values()}
-        proto = onnx.ModelProto(ir_version=min(runtime_ir_limit(), max(lowest_ir_version(model), 8)))
-        for domain, version in model.opset_imports.items():
-            proto.opset_import.add(domain=domain, version=version)
+        proto = part_of(model, "alone")
         self._fill(proto.graph, pair, fed)
         self._session = Session.open(proto.SerializeToString(), optimize=False)
 
     def _fill(self, graph: onnx.GraphProto, pair: Pair, fed: dict[ir.Value, int]) -> None:
-        graph.name = "alone"
         made = {v for node in pair.steps for v in node.outputs}
         for node in pair.steps:
             proto = ir.serde.serialize_node(node)

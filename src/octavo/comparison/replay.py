@@ -15,9 +15,8 @@ import onnx_ir as ir
 from octavo.comparison.constants import is_constant
 from octavo.comparison.match import Matching, Pair
 from octavo.comparison.signals import is_copy
-from octavo.model.files.serialize import lowest_ir_version
+from octavo.model.files.serialize import part_of
 from octavo.model.graph import query
-from octavo.model.runtime.session import runtime_ir_limit
 
 
 class _NoSourceError(Exception):
@@ -48,11 +47,7 @@ def build(found: Matching, pairs: list[Pair]) -> Replay:
 class _Builder:
     def __init__(self, found: Matching) -> None:
         self.m, self.q = found, found.view
-        model = found.view.model
-        proto = onnx.ModelProto(ir_version=min(runtime_ir_limit(), max(lowest_ir_version(model), 8)))
-        proto.graph.name = "replay"
-        for domain, version in model.opset_imports.items():
-            proto.opset_import.add(domain=domain, version=version)
+        proto = part_of(found.view.model, "replay")
         self.result = Replay(proto)
         self.names: dict[ir.Value, str] = {}  # what units read
         self.sources: dict[tuple[ir.Value, ir.DataType], str] = {}  # signals of the float model, by type

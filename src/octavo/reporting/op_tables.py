@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from octavo.core.recipe import Style
@@ -36,7 +36,7 @@ KINDS = {
 }
 
 
-def op_name(rule: OpRule) -> str:
+def op_name(rule: OpRule | Lowering) -> str:
     """``Conv``, or ``com.microsoft.Gelu`` where the domain is not the standard one."""
     return f"{rule.domain}.{rule.op_type}" if rule.domain else rule.op_type
 
@@ -91,10 +91,9 @@ def _lowering(rule: OpRule, style: Style) -> str:
     lowering = rule.lowerings.get(style)
     if lowering is None:
         return f"{rule.op_type} between DequantizeLinear and QuantizeLinear" if style is Style.QDQ else "none"
-    name = f"{lowering.domain}.{lowering.op_type}" if lowering.domain else lowering.op_type
     granularity = "" if lowering.per_channel else ", one scale per tensor"
     but = f"; not where: {_first_sentence(lowering.refuse)}" if lowering.refuse is not None else ""
-    return f"{name} (activation and weight types: {', '.join(lowering.pairs)}{granularity}){but}"
+    return f"{op_name(lowering)} (activation and weight types: {', '.join(lowering.pairs)}{granularity}){but}"
 
 
 def role_text(role: Role) -> str:
@@ -170,24 +169,27 @@ def target_detail(target: Target) -> str:
     """Return one target in full."""
     rows = [[key, value] for key, value in _datasheet(target).items()]
     blocks = [f"{target.name}: {target.summary}", columns(rows, indent="  ")]
-    for head, kept in (
-        ("kept in float", target.placement.kept_in_float),
-        ("kept in float without data", target.placement.dynamic_kept_in_float),
-        ("is refused", target.accepts.refused),
-    ):
-        if kept:
-            lines = [f"  {reason}: {', '.join(ops)}" for reason, ops in _by_reason(kept).items()]
+    for head, reasons in _not_quantized(target).items():
+        if reasons:
+            lines = [f"  {reason}: {', '.join(ops)}" for reason, ops in reasons.items()]
             blocks.append("\n".join([f"{head}:", *lines]))
     for head, said in _words(target).items():
         blocks.append("\n".join([f"{head}:", *(f"  {line}" for line in said)]))
     return "\n\n".join(blocks)
 
 
-def _by_reason(kept: Mapping[str, str]) -> dict[str, list[str]]:
-    reasons: dict[str, list[str]] = {}
-    for op, reason in sorted(kept.items()):
-        reasons.setdefault(reason, []).append(op)
-    return reasons
+def _not_quantized(target: Target) -> dict[str, dict[str, list[str]]]:
+    """Return the operators that are kept in float or refused, by what becomes of them and by the reason."""
+    kinds = {
+        "kept in float": target.placement.kept_in_float,
+        "kept in float without data": target.placement.dynamic_kept_in_float,
+        "refused": target.accepts.refused,
+    }
+    found: dict[str, dict[str, list[str]]] = {kind: {} for kind in kinds}
+    for kind, reasons in kinds.items():
+        for op, reason in sorted(reasons.items()):
+            found[kind].setdefault(reason, []).append(op)
+    return found
 
 
 def _words(target: Target) -> dict[str, tuple[str, ...]]:
@@ -363,10 +365,6 @@ def _row(rule: OpRule) -> list[str]:
 
 def _target_markdown(target: Target) -> str:
     rows = [[key, value] for key, value in _datasheet(target).items()]
-    for what, kept in (
-        ("kept in float", target.placement.kept_in_float),
-        ("kept in float without data", target.placement.dynamic_kept_in_float),
-        ("refused", target.accepts.refused),
-    ):
-        rows += [[what, f"{', '.join(ops)}: {reason}"] for reason, ops in _by_reason(kept).items()]
+    for what, reasons in _not_quantized(target).items():
+        rows += [[what, f"{', '.join(ops)}: {reason}"] for reason, ops in reasons.items()]
     return markdown_table(rows, ["what", "value"])

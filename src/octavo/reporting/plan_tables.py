@@ -14,7 +14,7 @@ from octavo.reporting.summary import (
     headline,
     kept_in_float,
     kept_lines,
-    type_text,
+    scheme_text,
 )
 from octavo.reporting.text import columns, many, markdown_table, notes_lines, some, tally
 
@@ -24,17 +24,17 @@ def entry_text(entry: Entry) -> str:
     match entry:
         case Measured(scheme):
             method = method_words(codec.method_text(scheme.method))
-            return f"{type_text(scheme.qtype, scheme.granularity)} measured by {method}"
+            return f"{scheme_text(scheme)} measured by {method}"
         case Bounded(scheme, low, high):
-            return f"{type_text(scheme.qtype, scheme.granularity)} bounded by {low:g} … {high:g}"
+            return f"{scheme_text(scheme)} bounded by {low:g} … {high:g}"
         case Shared(tensor, reader):
             return f"same as {Key(tensor, reader)}"
         case Derived(x, w):
             return f"int32, scale of {Key(*x)} × scale of {Key(*w)}"
         case Fixed(scheme):
-            return f"{type_text(scheme.qtype, scheme.granularity)} as given"
+            return f"{scheme_text(scheme)} as given"
         case Constant(scheme, algorithm):
-            return f"{type_text(scheme.qtype, scheme.granularity)} from its values ({algorithm or 'rtn'})"
+            return f"{scheme_text(scheme)} from its values ({algorithm or 'rtn'})"
         case Dynamic(qtype, twice, by_row):
             split = " split into high and low part" if twice else ""
             rows = ", a scale for each row" if by_row else ""
@@ -94,7 +94,7 @@ def plan_table(plan: Plan, *, tensors: bool = False) -> str:
 def _tensors(plan: Plan) -> list[list[str]]:
     """Return every tensor that is quantized or compressed, and how."""
     compressed = [
-        [name, f"{type_text(one.scheme.qtype, one.scheme.granularity)} from its values, dequantized at load"]
+        [name, f"{scheme_text(one.scheme)} from its values, dequantized at load"]
         for name, one in plan.compressed.items()
     ]
     return [[str(key), entry_text(entry)] for key, entry in plan.entries.items()] + compressed

@@ -139,24 +139,22 @@ def produced(plan: Plan, params: Mapping[Key, QParams] | None = None) -> tuple[C
         found = actual.get(key)
         match entry:
             case Constant(scheme=scheme):
-                weights[_actual(found, scheme)] += 1
+                weights[_type_of(found or scheme)] += 1
             case Measured(scheme=scheme) | Bounded(scheme=scheme) | Fixed(scheme=scheme):
-                activations[_actual(found, scheme)] += 1
+                activations[_type_of(found or scheme)] += 1
             case Dynamic(qtype):
                 activations[f"dynamic {qtype}"] += 1
             case Shared():
                 root = plan.entries.get(plan.root(key))
                 if found is not None and not isinstance(root, Constant):
-                    activations[type_text(found.qtype, found.granularity)] += 1
+                    activations[_type_of(found)] += 1
                 elif isinstance(root, Measured | Bounded | Fixed):
-                    activations[_actual(None, root.scheme)] += 1
+                    activations[_type_of(root.scheme)] += 1
     return activations, weights
 
 
-def _actual(params: QParams | None, scheme: Scheme) -> str:
-    if params is not None:
-        return type_text(params.qtype, params.granularity)
-    return type_text(scheme.qtype, scheme.granularity)
+def _type_of(one: QParams | Scheme) -> str:
+    return type_text(one.qtype, one.granularity)
 
 
 def type_lines(result: Outcome) -> list[str]:

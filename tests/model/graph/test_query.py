@@ -130,10 +130,4 @@ def test_kinds_are_counted() -> None:
             )
         )
     )
-    assert (kind.blockwise, kind.integer, kind.training, kind.float_weights, kind.quantized) == (
-        1,
-        2,
-        1,
-        1,
-        3,
-    )
+    assert (kind.blockwise, kind.integer, kind.float_weights, kind.quantized) == (1, 2, 1, 3)

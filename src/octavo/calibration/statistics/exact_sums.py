@@ -18,7 +18,7 @@ from typing import ClassVar, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.statistics.state import damaged
+from octavo.calibration.statistics.state import damaged, header_of
 from octavo.errors import DataError
 
 F64 = npt.NDArray[np.float64]
@@ -86,14 +86,6 @@ class _SumOverSamples:
         return b"".join(parts)
 
     @classmethod
-    def _header(cls, data: bytes) -> tuple[int, int, int]:
-        """Return the numbers of a record's header behind the version."""
-        if len(data) < struct.calcsize(_HEADER) or data[0] != _VERSION:
-            raise damaged(cls._what)
-        _, count, size, nodes = struct.unpack_from(_HEADER, data)
-        return count, size, nodes
-
-    @classmethod
     def _from_bytes(
         cls: type[Sum], data: bytes, at: int, count: int, shape: tuple[int, ...], nodes: int
     ) -> Sum:
@@ -137,8 +129,7 @@ class SumState(_SumOverSamples):
     @classmethod
     def from_bytes(cls, data: bytes) -> SumState:
         """Return the state that :meth:`to_bytes` wrote."""
-        count, rank, nodes = cls._header(data)
-        at = struct.calcsize(_HEADER)
+        (count, rank, nodes), at = header_of(data, _HEADER, _VERSION, cls._what)
         if len(data) < at + 8 * rank:
             raise damaged(cls._what, "wrong length")
         return cls._from_bytes(data, at + 8 * rank, count, struct.unpack_from(f"<{rank}q", data, at), nodes)
@@ -179,8 +170,8 @@ class GramState(_SumOverSamples):
     @classmethod
     def from_bytes(cls, data: bytes) -> GramState:
         """Return the state that :meth:`to_bytes` wrote."""
-        rows, size, nodes = cls._header(data)
-        state = cls._from_bytes(data, struct.calcsize(_HEADER), rows, (size, size), nodes)
+        (rows, size, nodes), at = header_of(data, _HEADER, _VERSION, cls._what)
+        state = cls._from_bytes(data, at, rows, (size, size), nodes)
         state.shape = state.shape if nodes else ()
         return state
 

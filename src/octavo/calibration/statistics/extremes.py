@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.statistics.state import SampleSet, damaged
+from octavo.calibration.statistics.state import SampleSet, damaged, header_of
 from octavo.errors import DataError, TableError
 
 Self = TypeVar("Self", bound="_Extremes")
@@ -86,10 +86,7 @@ class ExtremesState(_Extremes):
     @classmethod
     def from_bytes(cls, data: bytes) -> ExtremesState:
         """Return the state that :meth:`to_bytes` wrote."""
-        at = struct.calcsize(_HEADER)
-        if len(data) < at or data[0] != _VERSION:
-            raise damaged("a tensor's extremes")
-        _, low, high = struct.unpack_from(_HEADER, data)
+        (low, high), at = header_of(data, _HEADER, _VERSION, "a tensor's extremes")
         samples = SampleSet.from_bytes(data[at:])
         if not (low <= high if len(samples) else (low, high) == (math.inf, -math.inf)):
             raise damaged("a tensor's extremes")
@@ -161,10 +158,8 @@ class SampleExtremesState(_Extremes):
     @classmethod
     def from_bytes(cls, data: bytes) -> SampleExtremesState:
         """Return the state that :meth:`to_bytes` wrote."""
-        at = struct.calcsize(_SAMPLES_HEADER)
-        if len(data) < at or data[0] != _VERSION:
-            raise damaged("a tensor's extremes")
-        if len(data) != at + struct.unpack_from(_SAMPLES_HEADER, data)[1] * _SAMPLE.itemsize:
+        (count,), at = header_of(data, _SAMPLES_HEADER, _VERSION, "a tensor's extremes")
+        if len(data) != at + count * _SAMPLE.itemsize:
             raise damaged("a tensor's extremes", "wrong length")
         records = np.frombuffer(data, _SAMPLE, offset=at)
         if not np.all(records["low"] <= records["high"]):
@@ -244,10 +239,7 @@ class ChannelState:
     @classmethod
     def from_bytes(cls, data: bytes) -> ChannelState:
         """Return the state that :meth:`to_bytes` wrote."""
-        at = struct.calcsize(_CHANNELS_HEADER)
-        if len(data) < at or data[0] != _VERSION:
-            raise damaged("a tensor's channels")
-        _, axis, size = struct.unpack_from(_CHANNELS_HEADER, data)
+        (axis, size), at = header_of(data, _CHANNELS_HEADER, _VERSION, "a tensor's channels")
         if len(data) != at + 16 * size:
             raise damaged("a tensor's channels", "wrong length")
         low, high = np.frombuffer(data, "<f8", offset=at).astype(np.float64).reshape(2, size)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.statistics.state import damaged
+from octavo.calibration.statistics.state import damaged, header_of
 from octavo.errors import DataError
 
 _VERSION = 1
@@ -79,10 +79,7 @@ class MomentsState:
     @classmethod
     def from_bytes(cls, data: bytes) -> MomentsState:
         """Return the state that :meth:`to_bytes` wrote."""
-        at = struct.calcsize(_HEADER)
-        if len(data) < at or data[0] != _VERSION:
-            raise damaged("a tensor's moments")
-        _, size, length, rest = struct.unpack_from(_HEADER, data)
+        (size, length, rest), at = header_of(data, _HEADER, _VERSION, "a tensor's moments")
         if at + length + rest != len(data):
             raise damaged("a tensor's moments", "wrong length")
         total, squares = (

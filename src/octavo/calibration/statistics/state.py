@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +15,14 @@ from octavo.errors import TableError
 def damaged(what: str, why: object = "") -> TableError:
     """Return the error for a saved record that can't be what ``to_bytes`` wrote."""
     return TableError(f"The record of {what} is damaged{f' ({why})' if why else ''}; collect it again.")
+
+
+def header_of(data: bytes, form: str, version: int, what: str) -> tuple[tuple[Any, ...], int]:
+    """Return the numbers behind the version in the header of a record, and where the content begins."""
+    size = struct.calcsize(form)
+    if len(data) < size or data[0] != version:
+        raise damaged(what)
+    return struct.unpack_from(form, data)[1:], size
 
 
 class WithExtremes:

@@ -6,6 +6,7 @@ files may come with a model from anybody: the library may fail on them in any wa
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import itertools
@@ -198,28 +199,27 @@ def open_tokenizer(path: Path) -> Any:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise DataError("Reading texts needs tokenizers: pip install 'octavo[text]'.") from error
-    try:
+    with _library_errors(f"{path} can't be read as a tokenizer", "Give a tokenizer.json."):
         if path.is_file() and path.stat().st_size > _MAX_TOKENIZER:
             raise ValueError("it is larger than 256 MiB")
         return Tokenizer.from_file(str(tokenizer_file(path)))
-    except DataError:
-        raise
-    except (KeyboardInterrupt, SystemExit):
+
+
+@contextlib.contextmanager
+def _library_errors(what: str, advice: str) -> Iterator[None]:
+    """Turn whatever the library raises, which may fail in any way, into an error with advice."""
+    try:
+        yield
+    except (DataError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # plain Exception, and a panic of native code is not even an Exception
-        raise DataError(f"{path} can't be read as a tokenizer: {error}. Give a tokenizer.json.") from error
+        raise DataError(f"{what}: {error}. {advice}") from error
 
 
 def encode(tokenizer: Any, texts: Sequence[str], path: Path) -> list[Any]:
     """Return the texts as the tokenizer encodes them."""
-    try:
+    with _library_errors(f"The tokenizer {path} fails on a text", "Give another tokenizer.json."):
         return list(tokenizer.encode_batch(list(texts)))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:
-        raise DataError(
-            f"The tokenizer {path} fails on a text: {error}. Give another tokenizer.json."
-        ) from error
 
 
 def lines(texts: Path | tuple[str, ...], column: str | None) -> Iterator[tuple[str, str]]:

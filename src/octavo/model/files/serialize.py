@@ -83,6 +83,17 @@ def _element_types(model: ir.Model) -> set[ir.DataType]:
     return {dtype for dtype in found if dtype is not None}
 
 
+def part_of(model: ir.Model, name: str) -> onnx.ModelProto:
+    """Return a message with an empty graph that parts of a model can be put into, for the runtime."""
+    from octavo.model.runtime.session import runtime_ir_limit
+
+    proto = onnx.ModelProto(ir_version=min(runtime_ir_limit(), max(lowest_ir_version(model), 8)))
+    proto.graph.name = name
+    for domain, version in model.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    return proto
+
+
 def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
     """Return the model without its main graph's initializers, and without what no runtime reads."""
     graph = model.graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -235,17 +236,15 @@ def linear_layer(node: ir.Node) -> Linear | None:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What kind of model this is, counted."""
+class NodeCounts:
+    """How many nodes and weights of each kind a model has: what decides how it can be quantized."""
 
-    nodes: int
     float_weights: int
     quantize: int
     dequantize: int
     integer: int
     blockwise: int
     compiled: int
-    training: int
 
     @property
     def quantized(self) -> int:
@@ -253,36 +252,18 @@ class Kind:
         return self.quantize + self.dequantize + self.integer + self.blockwise
 
 
-_TRAINING_DOMAINS = frozenset({"ai.onnx.preview.training"})
-
-
-def classify(model: ir.Model) -> Kind:
-    """Count what tells kinds of models apart."""
-    count = dict.fromkeys(
-        ("nodes", "quantize", "dequantize", "integer", "blockwise", "compiled", "training"), 0
+def classify(model: ir.Model) -> NodeCounts:
+    """Count what decides how a model can be quantized."""
+    ops = Counter(node.op_type for node in nodes(model))
+    weights = (value for graph in graphs(model) for value in initializers(graph).values())
+    return NodeCounts(
+        float_weights=sum(is_float(value) and (rank(value) or 0) >= 2 for value in weights),
+        quantize=ops[operators.QUANTIZE],
+        dequantize=ops[operators.DEQUANTIZE],
+        integer=sum(n for op, n in ops.items() if op in operators.INTEGER or op.startswith("QLinear")),
+        blockwise=sum(ops[op] for op in operators.BLOCKWISE),
+        compiled=ops["EPContext"],
     )
-    for node in nodes(model):
-        count["nodes"] += 1
-        op = node.op_type
-        if op == "QuantizeLinear":
-            count["quantize"] += 1
-        elif op == "DequantizeLinear":
-            count["dequantize"] += 1
-        elif op in operators.INTEGER or op.startswith("QLinear"):
-            count["integer"] += 1
-        elif op in operators.BLOCKWISE:
-            count["blockwise"] += 1
-        elif op == "EPContext":
-            count["compiled"] += 1
-        elif node.domain in _TRAINING_DOMAINS or op.endswith("Grad"):
-            count["training"] += 1
-    weights = sum(
-        1
-        for graph in graphs(model)
-        for value in graph.initializers.values()
-        if is_float(value) and (rank(value) or 0) >= 2
-    )
-    return Kind(float_weights=weights, **count)
 
 
 def refuse_unsupported(model: ir.Model) -> None:
