@@ -51,6 +51,7 @@ def plan(
     run = run_of({"prepare": prepare})
     subject = pipeline.prepared(model, pipeline.needed_opset(wanted), run)
     found = pipeline.planned(subject.model, wanted, sheet.at(threads)).plan
+    found = pipeline.with_half(found, subject.model, wanted, sheet, None, run)
     return replace(found, notes=(*subject.report.notes, *found.notes))
 
 

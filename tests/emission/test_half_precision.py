@@ -273,3 +273,9 @@ def test_the_summary_says_what_is_in_float16_and_why_the_rest_is_not() -> None:
     text = str(converted(linear(weight)))
     assert "0 nodes computed in float16" in text
     assert "1 kept in float32" in text and "1e+06" in text
+
+
+def test_a_dry_run_says_what_would_be_in_float16() -> None:
+    plan = octavo.plan(linear(normal(64, 64)), float_type="fp16:compute")
+    assert isinstance(plan.half, HalfCompute) and plan.half.nodes == ("layer",)
+    assert str(plan).startswith("1 node computed in float16")

@@ -44,7 +44,7 @@ from octavo.errors import OctavoError, RecipeError
 from octavo.model.graph import query
 from octavo.ops import DATA_MOVEMENT, LINEAR
 from octavo.ops.patterns import MASK_SCORES
-from octavo.planning.half_precision import LARGEST
+from octavo.planning.half_compute import LARGEST
 from octavo.planning.hazards import MASK, RATIO
 from octavo.reporting import inspection as inspect
 from octavo.targets import target as find_target

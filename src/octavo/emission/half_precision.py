@@ -17,9 +17,9 @@ from octavo.model.graph import query
 from octavo.model.graph.edit import Editor
 from octavo.model.graph.scopes import remove_unused
 from octavo.ops.half_precision import half_slots
-from octavo.planning.half_precision import DATA_TYPES, MASK_VALUE, NUMPY_TYPES
+from octavo.planning.half_compute import MASK_VALUE
+from octavo.planning.half_precision import DATA_TYPES, FLOAT, NUMPY_TYPES
 
-FLOAT = ir.DataType.FLOAT
 _CAST = "_float16_cast"
 _HALF = "_float16"
 
@@ -39,7 +39,8 @@ def _store(model: ir.Model, half: HalfStorage) -> None:
     edit, casts = Editor(model), []
     for name in half.weights:
         value = model.graph.initializers.get(name)
-        if value is None or value.const_value is None:
+        content = value.const_value if value is not None else None
+        if value is None or content is None:
             raise TableError(
                 f"The plan stores a weight {name!r} in {half.float_type.value} that this model does not have;"
                 " make it again with 'octavo plan'."
@@ -51,22 +52,16 @@ def _store(model: ir.Model, half: HalfStorage) -> None:
         for node, index in tuple(value.uses()):
             if node is not cast:
                 node.replace_input_with(index, cast.outputs[0])
-        _narrow(value, half.float_type)
+        value.const_value = _narrowed(content, name, half.float_type)
+        value.type = ir.TensorType(DATA_TYPES[half.float_type])
         casts.append(cast)
     prepend(model.graph, casts)
 
 
-def _narrow(value: ir.Value, float_type: FloatType, floor: float | None = None) -> None:
-    """Give an initializer the 16-bit type; its content is converted when it is written."""
-    value.const_value = _narrowed(value, float_type, floor, value.name)
-    value.type = ir.TensorType(DATA_TYPES[float_type])
-
-
 def _narrowed(
-    value: ir.Value, float_type: FloatType, floor: float | None, name: str | None
+    source: ir.TensorProtocol, name: str | None, float_type: FloatType, floor: float | None = None
 ) -> ir.TensorProtocol:
-    source = value.const_value
-    assert source is not None  # noqa: S101 - callers pass initializers
+    """The content of a constant in the 16-bit type, converted when it is written."""
 
     def convert() -> ir.TensorProtocol:
         content = np.asarray(source.numpy())
@@ -169,14 +164,17 @@ class _Computing:
     def _in_half(self, value: ir.Value) -> ir.Value:
         """Return the 16-bit copy of a float32 value; one for all its readers."""
         if value not in self._down:
-            self._down[value] = self._constant(value) if value.is_initializer() else self._cast_down(value)
+            content = value.const_value if value.is_initializer() else None
+            self._down[value] = (
+                self._constant(value, content) if content is not None else self._cast_down(value)
+            )
         return self._down[value]
 
-    def _constant(self, value: ir.Value) -> ir.Value:
+    def _constant(self, value: ir.Value, content: ir.TensorProtocol) -> ir.Value:
         floor = MASK_VALUE if value.name in self.masks else None
         graph = value.graph if isinstance(value.graph, ir.Graph) else self.model.graph
         name = self.edit.values.claim(f"{value.name}{_HALF}")
-        tensor = _narrowed(value, self.half.float_type, floor, name)
+        tensor = _narrowed(content, name, self.half.float_type, floor)
         copy = ir.Value(name=name, type=ir.TensorType(self.dtype), shape=value.shape, const_value=tensor)
         graph.initializers.add(copy)
         return copy

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from octavo.ops.patterns import MAKE_VALUES
+
 CONTRIB = "com.microsoft"
 
 # Results grow with the square, the exponential or the number of what goes in, or divide by something small:
@@ -34,6 +36,12 @@ CARRIES_MASKS = frozenset(
         "Concat", "Trilu", "Cast", "Gather", "Tile", "Transpose", "ConstantOfShape", "ScatterND", "Identity",
     }
 )  # fmt: skip
+# Functions that repeat themselves: an error of their argument is as large in their result.
+ANGLES = frozenset({"Sin", "Cos", "Tan"})
+# Operators between positions or times and the angles that are made of them.
+KEEPS_ANGLES = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Sum", "CumSum", "Mod"}) | MAKE_VALUES
+# Operators whose result may be much smaller than what they read.
+DIFFERENCES = frozenset({"Add", "Sub", "Sum"})
 # Operators whose result has the type that an attribute says.
 TYPED_BY_ATTRIBUTE = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "EyeLike", "Bernoulli",

@@ -21,6 +21,7 @@ from octavo.pipeline.calibrate import (
     statistics_requests,
 )
 from octavo.pipeline.finish import finish, hand_over
+from octavo.pipeline.half_precision import with_half
 from octavo.pipeline.options import (
     Destination,
     Execution,
@@ -71,4 +72,5 @@ __all__ = [
     "silent",
     "statistics_requests",
     "uncollected",
+    "with_half",
 ]

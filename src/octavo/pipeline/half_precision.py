@@ -16,7 +16,8 @@ from octavo.core.stats import Range
 from octavo.errors import RecipeError
 from octavo.pipeline.calibrate import observe, samples_of
 from octavo.pipeline.options import Run
-from octavo.planning.half_precision import measured_tensors, with_half_compute, with_half_storage
+from octavo.planning.half_compute import measured_tensors, with_half_compute
+from octavo.planning.half_precision import with_half_storage
 from octavo.targets import Target
 
 

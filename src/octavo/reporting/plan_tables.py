@@ -11,9 +11,11 @@ from octavo.core.plan import Bounded, Constant, Derived, Dynamic, Entry, Fixed, 
 from octavo.reporting.summary import (
     compressed_lines,
     fused_line,
+    half_lines,
     headline,
     kept_in_float,
     kept_lines,
+    only_half,
     scheme_text,
 )
 from octavo.reporting.text import columns, many, markdown_table, notes_lines, some, tally
@@ -61,7 +63,7 @@ def method_words(method: str | Mapping[str, Any]) -> str:
 
 def plan_table(plan: Plan, *, tensors: bool = False) -> str:
     """Return what will be done and what is kept in float; with ``tensors`` a line for each tensor as well."""
-    blocks = [headline(plan)]
+    blocks = [] if only_half(plan) else [headline(plan)]
     becomes: dict[tuple[str, str], list[str]] = {}
     for name, node in plan.nodes.items():
         becomes.setdefault((node.op_type, node.lowering), []).append(name)
@@ -76,9 +78,9 @@ def plan_table(plan: Plan, *, tensors: bool = False) -> str:
         blocks.append(columns(rows, head))
     if plan.fused:
         blocks.append(fused_line(plan))
-    if plan.skipped:
+    if plan.skipped and not only_half(plan):
         blocks.append("\n".join(kept_lines(plan)))
-    blocks += compressed_lines(plan)
+    blocks += ["\n".join(compressed_lines(plan)), "\n".join(half_lines(plan))]
     if tensors and (plan.entries or plan.compressed):
         blocks.append(columns(_tensors(plan), ["tensor", "how"]))
     else:
@@ -121,6 +123,10 @@ def plan_markdown(plan: Plan) -> str:
     ]
     if kept:
         parts += ["## Kept in float", markdown_table(kept, ["node", "op type", "reason"])]
+    if plan.half is not None:
+        stays = [[name, reason] for name, reason in plan.half.kept.items()]
+        parts += ["## 16-bit floats", half_lines(plan)[0]]
+        parts += [markdown_table(stays, ["kept in float32", "reason"])] if stays else []
     tensors = _tensors(plan)
     if tensors:
         parts += ["## Tensors", markdown_table(tensors, ["tensor", "how"])]

@@ -192,11 +192,10 @@ def sizes(result: Outcome) -> str:
 def summary(result: Outcome) -> str:
     """Return the result in a few lines."""
     plan = result.plan
-    only_half = plan.half is not None and not plan.nodes
-    lines = [] if only_half else [headline(plan, result.params)]
+    lines = [] if only_half(plan) else [headline(plan, result.params)]
     if plan.fused:
         lines.append(fused_line(plan))
-    lines += [] if only_half else kept_lines(plan)
+    lines += [] if only_half(plan) else kept_lines(plan)
     lines += [*compressed_lines(plan), *half_lines(plan)]
     lines.append(f"size of the weights: {sizes(result)}")
     lines += type_lines(result)
@@ -216,6 +215,11 @@ def compressed_lines(plan: Plan) -> list[str]:
     types = ", ".join(dict.fromkeys(str(one.scheme.qtype) for one in plan.compressed.values()))
     count = many(len(plan.compressed), "weight")
     return [f"{count} compressed to {types}, dequantized at load: {some(plan.compressed)}"]
+
+
+def only_half(plan: Plan) -> bool:
+    """Whether a plan quantizes nothing and writes 16-bit floats."""
+    return plan.half is not None and not plan.nodes
 
 
 def half_lines(plan: Plan) -> list[str]:
@@ -256,6 +260,7 @@ def markdown(result: Outcome, title: str = "Quantization report") -> str:
         ["fused", many(len(plan.fused), "node")],
         ["kept in float", many(len(plan.skipped), "node")],
         *([["compressed", compressed_lines(plan)[0]]] if plan.compressed else []),
+        *([["16-bit floats", half_lines(plan)[0]]] if plan.half is not None else []),
         ["size of the weights", sizes(result)],
         ["activations", tally(activations) or "float"],
         ["weights", tally(weights) or "float"],
