@@ -333,6 +333,20 @@ def test_a_model_with_a_scalar_output_is_tuned() -> None:
     assert "mean" in tuned.best.parts
 
 
+def test_a_model_that_runs_on_batches_of_the_data_alone_is_tuned() -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((64, 64)).astype(np.float32)
+    proto = model(
+        [node("MatMul", ["x", "w"], ["h"]), node("Reshape", ["h", "by"], ["y"])],
+        [tensor("x", ["n", 64])],
+        [tensor("y", [12, "m"])],
+        {"w": weight, "by": np.array([12, -1], np.int64)},
+    )  # no size of a batch that would be guessed is divisible by 12
+    data = [{"x": rng.standard_normal((12, 64)).astype(np.float32)} for _ in range(8)]
+    made = tuned_by(proto, data, threads=1, seconds=0.02, demands=LENIENT, engine="serial")
+    assert {trial.name: trial.error for trial in made.trials}["dynamic"] is None
+
+
 def test_functions_that_unfold_without_bound_are_refused_before_the_runtime_sees_them() -> None:
     def doubled(name: str, callee: str | None) -> onnx.FunctionProto:
         body = [node(callee or "Relu", ["p"], ["t"], domain="own" if callee else ""),

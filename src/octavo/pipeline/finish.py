@@ -39,7 +39,7 @@ def finish(
         if run.destination.verify:
             check(model)
         run = replace(run, destination=replace(run.destination, verify=False))
-    hand_over(model, run, samples.first if samples is not None else None)
+    hand_over(model, run, samples.first if samples is not None else run.destination.sample)
     return Result(
         model=model,
         plan=plan,

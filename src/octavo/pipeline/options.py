@@ -6,7 +6,7 @@ What comes out is decided by a recipe or a plan, never here. Verbs take these se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
@@ -93,6 +93,7 @@ class Destination:
     path: Path | None = None
     external_data: bool | None = None
     verify: bool = True
+    sample: Mapping[str, Any] | None = None  # that a result is run on where it is not calibrated
 
 
 @dataclass(frozen=True)

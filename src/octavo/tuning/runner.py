@@ -158,7 +158,8 @@ class TrialRunner:
     def _quantized(self, candidate: Candidate) -> Result:
         """A candidate, written to its file; all use the same statistics, and what steps add is kept."""
         recipe = candidate.recipe
-        file = Destination(self.folder / self._name(candidate))
+        sample = self.split.held[0] if self.split.calibration is not None else None
+        file = Destination(self.folder / self._name(candidate), sample=sample)
         observation = replace(self.run.observation, samples=recipe.calibration_samples)
         data = self.split.calibration
         if not candidate.static and not reads_inputs(recipe):

@@ -71,19 +71,19 @@ def test_of_a_large_map_every_so_many_th_place_is_counted_and_extremes_are_of_al
     loaded, needs = prepared()
     wanted = sampled(loaded, needs, None)
     subsets = {name: request.subset for name, request in wanted.items()}
-    assert subsets == {"x": None, **dict.fromkeys(MAPS[1:], Lattice(2))}
+    assert subsets == {"x": None, **dict.fromkeys(MAPS[1:], Lattice(3))}
     data = feeds(3)
     values = fetch(normal(network()), list(MAPS[1:]), data)
     stats = collect(loaded, wanted, data)
     for name, samples in values.items():
         expected = HistogramState()
         for sample in samples:
-            expected.update(sample[:, :, ::2, ::2])
+            expected.update(sample[:, :, ::3, ::3])
         state = stats[name]
         assert isinstance(state, HistogramState)
         assert state.low == pytest.approx(min(s.min() for s in samples), rel=1e-5)
         assert state.high == pytest.approx(max(s.max() for s in samples), rel=1e-5)
-        assert state.total == sum(s[:, :, ::2, ::2].size for s in samples)
+        assert state.total == sum(s[:, :, ::3, ::3].size for s in samples)
         rise = 1 << (state.exponent - expected.exponent)  # the extremes may lie elsewhere
         first, counts = expected.bins()
         edges = np.repeat(np.arange(first, first + len(counts)) // rise, counts)
@@ -172,6 +172,6 @@ def test_statistics_of_a_lattice_are_saved_and_not_mixed_with_others() -> None:
     again = octavo.calibrate(network(), plan, feeds(2), **{**way, "engine": "processes"}, workers=2)
     every = octavo.calibrate(network(), plan, feeds(2), **way, stride=1)
     assert some.to_bytes() == again.to_bytes()
-    assert {state.lattice for state in some.values() if isinstance(state, HistogramState)} == {1, 2}
+    assert {state.lattice for state in some.values() if isinstance(state, HistogramState)} == {1, 3}
     with pytest.raises(octavo.TableError):
         Stats(dict(some)).merge(Stats(dict(every)))

@@ -26,8 +26,8 @@ from octavo.model.graph import query
 from octavo.ops import CONVOLUTIONS
 from octavo.ops.patterns import KEEP_FEATURE_MAPS
 
-_MIN_POSITIONS = 7  # of a lattice along height and width
-_MIN_VALUES = 1 << 13  # of a lattice in one sample
+_MIN_POSITIONS = 4  # of a lattice along height and width
+_MIN_VALUES = 1 << 12  # of a lattice in one sample: a quarter of a million in 64 samples
 _SOME_SAMPLES = 64  # that all statistics are collected from, where the number of samples is known
 _FIRST_SAMPLES, _THEN_EVERY = 32, 8  # where it is not known: the first 32, and every eighth after them
 
@@ -88,7 +88,8 @@ def _step(dims: tuple[int | None, ...] | None) -> int:
         return 1
     channels, height, width = (dim or 1 for dim in dims[1:])
     by_values = math.isqrt(channels * height * width // _MIN_VALUES)
-    return max(1, min(height // _MIN_POSITIONS, width // _MIN_POSITIONS, by_values))
+    by_positions = (min(height, width) - 1) // (_MIN_POSITIONS - 1)
+    return max(1, min(by_positions, by_values))
 
 
 def _feature_maps(model: ir.Model) -> list[ir.Value]:
