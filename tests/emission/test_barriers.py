@@ -188,3 +188,51 @@ def test_one_float8_tensor_is_guarded_too() -> None:
     recipe = EVERYWHERE.but(overrides=(Override("behind0", qtype=FLOAT8E4M3FN),), fuse_clamps=False)
     result = quantize(source, data, recipe)
     assert is_close(result, source, data, 18.0)
+
+
+def convs_with_gelu(kind: str) -> onnx.ModelProto:
+    """Two convolutions with a Gelu between them that is written in parts, at an opset without the operator."""
+    one = {"half": np.float32(0.5), "one": np.float32(1.0), "root": np.float32(np.sqrt(2.0))}
+    arrays = {"w1": normal(32, 16, 3, 3, seed=1, scale=0.1), "w2": normal(8, 32, 3, 3, seed=2, scale=0.1)}
+    if kind == "erf":
+        inner = [node("Div", ["a", "root"], ["d"]), node("Erf", ["d"], ["e"], "core")]
+    else:
+        one |= {"three": np.float32(3.0), "cube": np.float32(0.044715), "outer": np.float32(np.sqrt(2 / np.pi))}
+        inner = [
+            node("Pow", ["a", "three"], ["a3"]),
+            node("Mul", ["a3", "cube"], ["c"]),
+            node("Add", ["a", "c"], ["s"]),
+            node("Mul", ["s", "outer"], ["d"]),
+            node("Tanh", ["d"], ["e"], "core"),
+        ]
+    nodes = [
+        node("Conv", ["x", "w1"], ["a"], "first", pads=[1] * 4),
+        *inner,
+        node("Add", ["e", "one"], ["p"]),
+        node("Mul", ["a", "p"], ["m"]),
+        node("Mul", ["m", "half"], ["g"], "end"),
+        node("Conv", ["g", "w2"], ["y"], "second", pads=[1] * 4),
+    ]
+    arrays |= {name: np.asarray(value) for name, value in one.items()}
+    return model(nodes, [tensor("x", [1, 16, 10, 10])], [tensor("y", None)], arrays)
+
+
+@pytest.mark.parametrize(("kind", "joined"), [("erf", "Gelu"), ("tanh", "FastGelu")])
+def test_a_gelu_in_parts_that_reads_integers_becomes_one_operator(kind: str, joined: str) -> None:
+    source, data = convs_with_gelu(kind), feeds((1, 16, 10, 10))
+    result = quantize(source, data, octavo.W8A8, target="ort-cpu-vnni")
+    assert result.plan.barriers == ("core",)
+    kinds = [node.op_type for node in result.model.graph]
+    assert joined in kinds
+    assert not {"Erf", "Tanh", "Div", "Mul", "Pow"} & set(kinds)
+    assert is_close(result, source, data, 30.0)
+    portable = quantize(source, data, octavo.W8A8, target="portable")
+    assert {node.domain for node in portable.model.graph} == {""}
+    assert is_close(portable, source, data, 25.0)
+
+
+def test_a_gelu_that_reads_float_stays_in_parts() -> None:
+    source, data = convs_with_gelu("erf"), feeds((1, 16, 10, 10))
+    result = quantize(source, data, octavo.W8A8, exclude=("first",))
+    assert "core" not in result.plan.barriers
+    assert "Erf" in [node.op_type for node in result.model.graph]

@@ -5,6 +5,8 @@ A float Softmax is written in another way that the runtime is faster at::
     its parts    exp(x − max) / sum
     a floor      Softmax(Clip(x, c)),   c = (the smallest of all rows' maxima) − 40
 
+The parts of a Gelu become one operator of the runtime.
+
 What is 40 below the largest value of its row has a share under 10⁻¹⁷, which does not show in a float32 sum.
 Without the floor exp of masked scores is a subnormal float, which takes many times as long.
 """
@@ -16,11 +18,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from octavo.emission.writer import NodeChain, Writer
+from octavo.emission.writer import MS, NodeChain, Writer
 from octavo.errors import TableError
 from octavo.model.graph import query
 from octavo.ops import Act, Kind, rule_of
-from octavo.planning.barriers import over_last_axis
+from octavo.planning.barriers import GELU_CORES, is_gelu_core, over_last_axis, read_by_unit, unit_of
 
 _LOWEST_FLOAT = np.float32(-3.0e38)  # a maximum with it changes no signal
 _AXES_BY_INPUT = 18  # the opset since which ReduceMax and ReduceMin take their axes as an input
@@ -44,6 +46,9 @@ def write(writer: Writer, name: str) -> None:
     if node.op_type == "Softmax" and is_float_node:
         _Softmax(writer, node).write()
         return
+    if is_gelu_core(node):
+        _write_gelu(writer, node)
+        return
     rule = rule_of(node)
     kind = rule.kind if rule is not None else None
     moves = kind in (Kind.DATA_MOVEMENT, Kind.LOOKUP)
@@ -62,6 +67,21 @@ def write(writer: Writer, name: str) -> None:
                 barrier = _max(writer, value, f"{node.name}_guard_{i}")
                 writer.after(value, [barrier])
                 writer.replace_everywhere(value, barrier.outputs[0], keep=[barrier])
+
+
+def _write_gelu(writer: Writer, core: ir.Node) -> None:
+    """Write the parts of a Gelu as one operator; those that read two views of its input stay in parts."""
+    unit = unit_of(core)
+    inputs, last = read_by_unit(unit), unit[0]
+    if len(inputs) != 1:
+        return
+    name, kind = f"{last.name}_gelu", last.outputs[0].dtype
+    joined = writer.editor.node(
+        GELU_CORES[core.op_type], inputs, name=name, output=name, dtype=kind, domain=MS
+    )
+    before = [value for value in last.inputs if value is not None]
+    writer.replace_node(last, [joined])
+    writer.drop_unused(before)
 
 
 def _reads_quantized(writer: Writer, node: ir.Node) -> bool:

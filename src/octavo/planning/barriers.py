@@ -1,7 +1,7 @@
 """Fusion barriers: nodes that the runtime must not rewrite between QuantizeLinear and DequantizeLinear.
 
 A barrier is a clamp that clamps nothing; for an Add another name, for a Softmax its parts or a floor under
-what it reads. Six things would go wrong without one:
+what it reads, for the parts of a Gelu one operator. Seven things would go wrong without one:
 
 - A layer that stays float between quantized values is not left so: the runtime rounds its weights to int8
   itself, one scale for the tensor. Data movement and clamps on either side do not stop it.
@@ -10,6 +10,8 @@ what it reads. Six things would go wrong without one:
   its parts one by one.
 - A Softmax over scores that a causal mask has pushed down takes six times as long: exp of them is too small
   for a normal float, and the processor computes with such numbers in microcode.
+- A Gelu that is written in parts and reads integers stays in parts: each of its two readers of the input gets
+  a DequantizeLinear of its own, which the runtime's pattern does not allow. One operator takes half the time.
 - A float MaxPool in front of QuantizeLinear does not stay float: the runtime moves QuantizeLinear to its
   other side, and pools four times as many integers with a kernel that takes 40 times as long.
 - Around float8 it looks for integer kernels that do not take float8, and the model does not load; and it
@@ -24,7 +26,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.core.plan import Bounded, Constant, Entry, Fixed, Key, Measured
-from octavo.model.graph import query
+from octavo.model.graph import meta, query
 from octavo.ops import rule_of
 from octavo.ops.patterns import COMPARE_POSITIONS, KEEP_SCORES, MAKE_MASKS
 from octavo.targets import Target
@@ -38,6 +40,34 @@ POSITIONS = 32  # a constant mask for fewer is not worth the further nodes
 _LARGEST_CONSTANT = 1 << 24  # values of a constant that is looked at
 _LOOKED_AT = 1 << 16  # values of such a constant that are counted
 _DEPTH = 64  # nodes that are looked at behind a Softmax and behind a mask
+
+
+GELU_CORES: Mapping[str, str] = {"Erf": "Gelu", "Tanh": "FastGelu"}  # by the operator that joins its parts
+
+
+def is_gelu_core(node: ir.Node) -> bool:
+    """Whether a node is the one in the middle of a Gelu that is written in parts."""
+    return node.op_type in GELU_CORES and (meta.unit(node) or "").startswith("Gelu:")
+
+
+def unit_of(node: ir.Node) -> list[ir.Node]:
+    """Return the nodes that the runtime runs with this one as one operator, the last of them first."""
+    mark = meta.unit(node)
+    found, todo = {node}, [node]
+    while todo:
+        here = todo.pop()
+        near = {value.producer() for value in here.inputs if value is not None}
+        near.update(reader for value in here.outputs for reader in value.consumers())
+        fresh = {one for one in near if one is not None and meta.unit(one) == mark} - found
+        found |= fresh
+        todo.extend(fresh)
+    return sorted(found, key=lambda one: (f":{one.name}" not in (mark or ""), one.name or ""))
+
+
+def read_by_unit(unit: Collection[ir.Node]) -> list[ir.Value]:
+    """Return what the nodes of a unit read of others, but for constants."""
+    read = dict.fromkeys(value for node in unit for value in node.inputs if value is not None)
+    return [value for value in read if value.producer() not in unit and query.constant(value) is None]
 
 
 def over_last_axis(softmax: ir.Node) -> bool:
@@ -147,7 +177,15 @@ def slow_fusions(nodes: Iterable[ir.Node], entries: Mapping[Key, Entry], target:
         or _is_slow_softmax(node, target)
         or _is_floored(node, target)
         or _is_made_integer(node, touched, whole, target)
+        or _is_split_gelu(node, whole, target)
     )
+
+
+def _is_split_gelu(node: ir.Node, whole: Collection[str], target: Target) -> bool:
+    """Whether a node is the core of a Gelu in parts that reads integers."""
+    if not target.lowerings.gelu_in_one or node.op_type not in GELU_CORES or not node.name:
+        return False
+    return is_gelu_core(node) and any(_comes_from(value, whole) for value in read_by_unit(unit_of(node)))
 
 
 def _is_joined(node: ir.Node, target: Target) -> bool:

@@ -33,6 +33,7 @@ _FUSED = frozenset(
 HARD_SWISH_RULE = (
     "HardSwish as a product of integers: its gate is its input, clipped and read with another scale"
 )
+GELU_RULE = "a Gelu behind integers as one operator: the runtime joins its parts only where they read float"
 FLOOR_RULE = (
     "a floor under causally masked scores: their exp would be a subnormal float, which makes Softmax slow"
 )
@@ -109,6 +110,7 @@ ORT_CPU_VNNI = Target(
         softmax_floor=True,
         softmax_in_parts=True,
         hard_swish_as_product=True,
+        gelu_in_one=True,
         shuffle_as_gather=True,
     ),
     many_threads=ManyThreads(
@@ -142,6 +144,7 @@ ORT_CPU_VNNI = Target(
             "HardSigmoid quantized where one result per channel scales a feature map, in float elsewhere",
             "linear layers with an int32 bias and a float output",
             "parameters shared through MaxPool, nearest Resize and data movement",
+            GELU_RULE,
             "a fusion barrier at a float layer between quantized tensors: the runtime would round its"
             " weights",
             "ranges found at run time for MatMul, Gemm, Attention and LSTM only, with int8 weights",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from octavo.core.recipe import W8
 from octavo.targets.defaults import STATIC
 from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
-from octavo.targets.ort_cpu_vnni import HARD_SWISH_RULE
+from octavo.targets.ort_cpu_vnni import GELU_RULE, HARD_SWISH_RULE
 
 PORTABLE = replace(
     ORT_CPU_AVX2,
@@ -17,11 +17,11 @@ PORTABLE = replace(
         ORT_CPU_AVX2.placement,
         convolutions=replace(ORT_CPU_AVX2.placement.convolutions, idle_depthwise_in_float=False),
     ),
-    lowerings=replace(ORT_CPU_AVX2.lowerings, hard_swish_as_product=False),
+    lowerings=replace(ORT_CPU_AVX2.lowerings, hard_swish_as_product=False, gelu_in_one=False),
     runs_here=True,
     documentation=replace(
         ORT_CPU_AVX2.documentation,
-        placement=ORT_CPU_AVX2.documentation.placement_without(HARD_SWISH_RULE),
+        placement=ORT_CPU_AVX2.documentation.placement_without(GELU_RULE, HARD_SWISH_RULE),
         sources=("the intersection of the other sheets of ONNX Runtime's CPU provider",),
     ),
 )

@@ -112,6 +112,7 @@ class Lowerings:
     softmax_floor: bool = False  # causally masked scores are raised until their exp is a normal float
     softmax_in_parts: bool = False  # over an axis with two or more behind it
     hard_swish_as_product: bool = False  # of integers: the input and its gate
+    gelu_in_one: bool = False  # behind integers, where its parts would not be joined
     shuffle_as_gather: bool = False  # channels exchanged between groups
 
 

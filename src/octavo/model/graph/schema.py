@@ -21,7 +21,7 @@ from octavo.model.graph.query import attributes as attributes_of
 CONTRIB = "com.microsoft"
 LEAST_INPUTS: Mapping[str, int] = {
     "Attention": 2, "DequantizeLinear": 2, "DynamicQuantizeLSTM": 12, "DynamicQuantizeMatMul": 3,
-    "EmbedLayerNormalization": 7, "FusedConv": 2, "FusedGemm": 2, "FusedMatMul": 2,
+    "EmbedLayerNormalization": 7, "FastGelu": 1, "FusedConv": 2, "FusedGemm": 2, "FusedMatMul": 2,
     "GatherBlockQuantized": 3, "Gelu": 1, "MatMulBnb4": 3, "MatMulIntegerToFloat": 4, "MatMulNBits": 3,
     "QAttention": 5, "QEmbedLayerNormalization": 18, "QGemm": 6, "QLinearAdd": 7, "QLinearAveragePool": 4,
     "QLinearConcat": 3, "QLinearConv": 8, "QLinearGlobalAveragePool": 5, "QLinearLeakyRelu": 4,
