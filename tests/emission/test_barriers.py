@@ -191,13 +191,14 @@ def test_one_float8_tensor_is_guarded_too() -> None:
 
 
 def convs_with_gelu(kind: str) -> onnx.ModelProto:
-    """Two convolutions with a Gelu between them that is written in parts, at an opset without the operator."""
+    """Two convolutions and a Gelu between them, in parts, at an opset without the operator."""
     one = {"half": np.float32(0.5), "one": np.float32(1.0), "root": np.float32(np.sqrt(2.0))}
     arrays = {"w1": normal(32, 16, 3, 3, seed=1, scale=0.1), "w2": normal(8, 32, 3, 3, seed=2, scale=0.1)}
     if kind == "erf":
         inner = [node("Div", ["a", "root"], ["d"]), node("Erf", ["d"], ["e"], "core")]
     else:
-        one |= {"three": np.float32(3.0), "cube": np.float32(0.044715), "outer": np.float32(np.sqrt(2 / np.pi))}
+        one |= {"three": np.float32(3.0), "cube": np.float32(0.044715)}
+        one["outer"] = np.float32(np.sqrt(2 / np.pi))
         inner = [
             node("Pow", ["a", "three"], ["a3"]),
             node("Mul", ["a3", "cube"], ["c"]),

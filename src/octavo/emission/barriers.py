@@ -22,7 +22,8 @@ from octavo.emission.writer import MS, NodeChain, Writer
 from octavo.errors import TableError
 from octavo.model.graph import query
 from octavo.ops import Act, Kind, rule_of
-from octavo.planning.barriers import GELU_CORES, is_gelu_core, over_last_axis, read_by_unit, unit_of
+from octavo.ops.patterns import GELU_CORES
+from octavo.planning.barriers import is_gelu_core, over_last_axis, read_by_unit, unit_of
 
 _LOWEST_FLOAT = np.float32(-3.0e38)  # a maximum with it changes no signal
 _AXES_BY_INPUT = 18  # the opset since which ReduceMax and ReduceMin take their axes as an input

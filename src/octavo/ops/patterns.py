@@ -17,6 +17,8 @@ MAKE_MASKS = frozenset(
 )  # fmt: skip
 # Operators between the layers that feed a gate and its product: the gate's function, and how it is composed.
 MAKE_GATES = frozenset({"Mul", "Sigmoid", "Gelu", "Add", "Relu", "Tanh", "Erf", "Div"})
+# The operator in the middle of a Gelu that is written in parts, and the one that joins them.
+GELU_CORES = {"Erf": "Gelu", "Tanh": "FastGelu"}
 # Views, and the joins with earlier keys and values, between a linear layer and the attention that reads it.
 MAKE_VALUES = frozenset(
     {"Reshape", "Transpose", "Expand", "Unsqueeze", "Squeeze", "Slice", "Identity", "Add", "Concat"}

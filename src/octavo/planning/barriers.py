@@ -28,7 +28,7 @@ import onnx_ir as ir
 from octavo.core.plan import Bounded, Constant, Entry, Fixed, Key, Measured
 from octavo.model.graph import meta, query
 from octavo.ops import rule_of
-from octavo.ops.patterns import COMPARE_POSITIONS, KEEP_SCORES, MAKE_MASKS
+from octavo.ops.patterns import COMPARE_POSITIONS, GELU_CORES, KEEP_SCORES, MAKE_MASKS
 from octavo.targets import Target
 from octavo.targets.ort_cpu_vnni import ORT_CPU_VNNI
 
@@ -40,9 +40,6 @@ POSITIONS = 32  # a constant mask for fewer is not worth the further nodes
 _LARGEST_CONSTANT = 1 << 24  # values of a constant that is looked at
 _LOOKED_AT = 1 << 16  # values of such a constant that are counted
 _DEPTH = 64  # nodes that are looked at behind a Softmax and behind a mask
-
-
-GELU_CORES: Mapping[str, str] = {"Erf": "Gelu", "Tanh": "FastGelu"}  # by the operator that joins its parts
 
 
 def is_gelu_core(node: ir.Node) -> bool:
