@@ -39,7 +39,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         ".read_bytes()": "a file system without maps: the same file, read whole",
         "mmap.mmap": "the same file",
     },
-    "model/files/gguf.py": {
+    "model/files/gguf_files.py": {
         ".open(mode)": "a regular file; every count and offset is checked",
         "mmap.mmap": "the same file",
     },
@@ -79,7 +79,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         ".read_bytes()": "a regular file", ".FromString()": "a tensor, checked like one of a model",
     },
     "data/readers/text_files.py": {".open(mode)": "a regular file, line by line"},
-    "data/images/decoding.py": {"Image.open": "regular files, few formats, bounded pixels"},
+    "data/images/image_decoding.py": {"Image.open": "regular files, few formats, bounded pixels"},
     "data/named_functions.py": {"importlib.import_module": "module:function, which the user spells out"},
     "evaluation/label_files.py": {".read_text()": "a regular file up to 1 GiB"},
     "calibration/saved.py": {

@@ -13,7 +13,7 @@ from gguf_files import write_gguf
 from octavo.cli.main import main
 from octavo.data.decoder import Decoder
 from octavo.errors import ModelError
-from octavo.model.files import gguf, io
+from octavo.model.files import gguf_format, io
 from octavo.model.runtime.session import Session
 from octavo.pipeline.gguf import import_gguf
 
@@ -107,7 +107,7 @@ def test_files_that_lie_and_graphs_of_other_models_are_refused(tmp_path: Path) -
     ):
         path.write_bytes(wrong)
         with pytest.raises(ModelError, match=words):
-            gguf.read(path)
+            gguf_format.read(path)
     rng = np.random.default_rng(9)
     write_gguf(path, {"w": ("Q8_0", rng.standard_normal((VOCABULARY, WIDTH)))}, LLAMA)
     with pytest.raises(ModelError, match="None of the matrices"):

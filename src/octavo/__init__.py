@@ -102,8 +102,8 @@ if TYPE_CHECKING:
         TableError,
     )
     from octavo.evaluation.evaluator import evaluate
-    from octavo.evaluation.registry import metric
     from octavo.evaluation.scores import Evaluation
+    from octavo.evaluation.task_registry import metric
     from octavo.evaluation.timing.bench import bench
     from octavo.evaluation.timing.measurements import Bench
     from octavo.folders import FolderResult, quantize_folder
@@ -149,7 +149,7 @@ _HOMES = {
     "octavo.comparison": ("Comparison", "Diagnosis", "compare", "doctor"),
     "octavo.evaluation.timing.bench": ("bench",),
     "octavo.evaluation.timing.measurements": ("Bench",),
-    "octavo.evaluation.registry": ("metric",),
+    "octavo.evaluation.task_registry": ("metric",),
     "octavo.evaluation.scores": ("Evaluation",),
     "octavo.evaluation.evaluator": ("evaluate",),
     "octavo.folders": ("FolderResult", "quantize_folder"),

@@ -82,8 +82,8 @@ def test_every_engine_gives_the_same_bits(engine: str, float_model: Path, quanti
 
 def test_what_goes_to_workers_can_be_pickled_and_says_the_same(tmp_path: Path) -> None:
     from octavo.evaluation.evaluator import Inference
-    from octavo.evaluation.registry import task_of
     from octavo.evaluation.task import TaskContext
+    from octavo.evaluation.task_registry import task_of
     from octavo.model.files import io
     from octavo.model.runtime.samples import specs_of
 

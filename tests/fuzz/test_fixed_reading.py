@@ -15,7 +15,7 @@ from onnx import helper
 import octavo
 from octavo.calibration.statistics import HistogramState
 from octavo.calibration.statistics.extremes import ExtremesState
-from octavo.calibration.statistics.state import SampleSet
+from octavo.calibration.statistics.state_parts import SampleSet
 from octavo.core.files import read_bytes
 from octavo.data.images import geometry
 from octavo.data.images.preprocessing import PREPROCESSING, Preset

@@ -223,7 +223,7 @@ def test_a_range_goes_upward_within_the_extremes(method: Method, symmetric: bool
 
 def test_a_picture_that_is_a_line_is_refused(tmp_path: object) -> None:
     image = pytest.importorskip("PIL.Image")
-    from octavo.data.images.decoding import open_image
+    from octavo.data.images.image_decoding import open_image
 
     path = f"{tmp_path}/line.tiff"
     image.new("1", (1_000_001, 1)).save(path)
@@ -235,7 +235,7 @@ def test_the_memory_for_another_mode_may_be_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     image = pytest.importorskip("PIL.Image")
-    from octavo.data.images.decoding import open_image
+    from octavo.data.images.image_decoding import open_image
 
     path = f"{tmp_path}/plain.png"
     image.new("L", (8, 8)).save(path)

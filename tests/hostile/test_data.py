@@ -393,7 +393,7 @@ def test_data_that_is_a_pipe_or_a_device_is_refused(sandbox: Sandbox, name: str,
 
 def test_the_size_of_a_picture_is_read_in_the_same_bounds_as_the_picture(sandbox: Sandbox) -> None:
     pytest.importorskip("PIL")
-    from octavo.data.images.decoding import open_image
+    from octavo.data.images.image_decoding import open_image
     from octavo.evaluation.image_samples import image_size
 
     (sandbox.given / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")

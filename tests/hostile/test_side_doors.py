@@ -178,8 +178,8 @@ GGUF: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("make", GGUF.values(), ids=GGUF.keys())
 def test_a_gguf_file(sandbox: Sandbox, make: Callable[[Path], object]) -> None:
-    from octavo.model.files import gguf
+    from octavo.model.files import gguf_format
 
     path = sandbox.given / "a.gguf"
     make(path)
-    sandbox.refuses(lambda: gguf.read(path), ModelError)
+    sandbox.refuses(lambda: gguf_format.read(path), ModelError)

@@ -22,7 +22,7 @@ ALLOWED = {
     "comparison/lowered_operators.py": "recognizes the chains of nodes that an operator was written as",
     "comparison/match.py": "recognizes a constant that was given another shape",
     "comparison/signals.py": "recognizes nodes that write a value in another form",
-    "comparison/weights.py": "integer operators whose scales do not follow the rule of linear ones",
+    "comparison/weight_errors.py": "integer operators whose scales do not follow the rule of linear ones",
     "core/plan.py": "operators that hold 4-bit integers in bytes; this layer knows no op table",
     "model/fake_quant/chains.py": "recognizes the chains of nodes that training writes as fake quantization",
     "model/fake_quant/peel.py": "views that keep the order of values; this layer is below the op table",

@@ -215,7 +215,7 @@ def _text(named: str | list[str], options: argparse.Namespace) -> Text:
 
 
 def _images(named: str | list[str], options: argparse.Namespace) -> Data:
-    from octavo.data.images.decoding import SUFFIXES
+    from octavo.data.images.image_decoding import SUFFIXES
     from octavo.data.readers.image_files import images, images_below
     from octavo.data.readers.several_paths import matching
 
@@ -244,7 +244,7 @@ def preprocess_of(options: argparse.Namespace) -> str | Preset | None:
 def _adjusted(named: str | list[str], options: argparse.Namespace) -> Data:
     """Return arrays that are scaled and transposed; images in a folder are resized and standardized."""
     from octavo.data.adjusted import arrays
-    from octavo.data.images.decoding import SUFFIXES
+    from octavo.data.images.image_decoding import SUFFIXES
     from octavo.data.readers.image_files import images_below
 
     path = Path(named) if isinstance(named, str) else None

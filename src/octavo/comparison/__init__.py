@@ -8,7 +8,7 @@ carries them out).
 """
 
 from octavo.comparison.comparing import compare
+from octavo.comparison.comparison_result import Change, Comparison, Culprit, TensorError, combined
 from octavo.comparison.diagnosis import Diagnosis, doctor
-from octavo.comparison.result import Change, Comparison, Culprit, TensorError, combined
 
 __all__ = ["Change", "Comparison", "Culprit", "Diagnosis", "TensorError", "combined", "compare", "doctor"]

@@ -13,12 +13,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from octavo.comparison import measure
-from octavo.comparison.constants import Array, is_constant, real
+from octavo.comparison import distances
+from octavo.comparison.constant_values import Array, is_constant, real
 from octavo.comparison.data_pass import PassSums, clipping
+from octavo.comparison.distances import Clipping
 from octavo.comparison.lowered_operators import weight
 from octavo.comparison.match import Matching, Pair, aligned
-from octavo.comparison.measure import Clipping
 from octavo.comparison.signals import half_type, operands
 from octavo.errors import ModelError
 from octavo.model.files.serialize import part_of
@@ -135,8 +135,8 @@ def _at_runtime(x: Array) -> Array:
 def _energy(y: Array | None, wanted: Array) -> float:
     if y is None or y.size != wanted.size:
         return 0.0
-    gap = measure.Gap()
-    gap.add(measure.row(wanted), measure.row(y))
+    gap = distances.Gap()
+    gap.add(distances.row(wanted), distances.row(y))
     return gap.noise
 
 

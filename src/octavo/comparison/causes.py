@@ -28,13 +28,13 @@ import onnx_ir as ir
 
 from octavo import planning
 from octavo.comparison.blame import Blame
-from octavo.comparison.constants import Array, is_constant, real, stored
+from octavo.comparison.comparison_result import Change, combined
+from octavo.comparison.constant_values import Array, is_constant, real, stored
 from octavo.comparison.data_pass import PassSums, TensorSums
 from octavo.comparison.lowered_operators import Unit
 from octavo.comparison.match import Matching, Pair
-from octavo.comparison.result import Change, combined
 from octavo.comparison.signals import operands
-from octavo.comparison.weights import WeightError
+from octavo.comparison.weight_errors import WeightError
 from octavo.core.granularity import PerBlock, PerChannel, PerTensor
 from octavo.core.plan import Key, Plan
 from octavo.core.qtypes import INT8, UINT16, qtype
@@ -57,7 +57,7 @@ _MOVES = DATA_MOVEMENT | {"Cast"}
 
 
 @dataclass(frozen=True)
-class Finding:
+class Cause:
     """A cause in words; ``remedy`` says what would help, and is made a change by :mod:`.proposal`."""
 
     tensor: str
@@ -73,7 +73,7 @@ class Finding:
 
 def explain(
     blame: Blame, found: Matching, seen: PassSums, weights: dict[tuple[Pair, int], WeightError]
-) -> Finding:
+) -> Cause:
     """Return the cause of a unit's bad result."""
     unit = blame.pair.float_unit
     if blame.is_result:
@@ -89,14 +89,14 @@ def explain(
     return _activation(found, seen, signal, unit, _watch(found, seen, signal))
 
 
-def _unexplained(pair: Pair, watch: TensorSums) -> Finding:
+def _unexplained(pair: Pair, watch: TensorSums) -> Cause:
     """Return findings without a tensor to blame: an overflow, another kernel, or a lost step."""
     unit = pair.float_unit
     bias = unit.operands[2] if unit.kind in LINEAR and len(unit.operands) > 2 else None
     top = _stored_bias(pair)
     if bias is not None and top > _MAX_BIAS:
         text = f"its integers reach {top} of 2147483647, so that sums overflow in the integer kernel"
-        return Finding(bias.value.name or "", "weight", "bias overflow", text, "exclude", unit)
+        return Cause(bias.value.name or "", "weight", "bias overflow", text, "exclude", unit)
     steps = ", ".join(node.op_type for node in pair.steps)
     text = f"quantization does not explain it: something of {steps} is missing or computed otherwise"
     execution = watch.execution.errors(watch.executed)
@@ -105,7 +105,7 @@ def _unexplained(pair: Pair, watch: TensorSums) -> Finding:
             "the runtime's optimized kernel computes something else than the graph says:"
             f" {execution.sqnr:.1f} dB between optimized and unoptimized execution"
         )
-    return Finding(pair.target.name or "", "operator", "other", text, "exclude", unit, unit)
+    return Cause(pair.target.name or "", "operator", "other", text, "exclude", unit, unit)
 
 
 def _stored_bias(pair: Pair) -> int:
@@ -129,10 +129,10 @@ def _watch(found: Matching, seen: PassSums, signal: ir.Value) -> TensorSums | No
     return seen.inputs.get(signal)
 
 
-def weight_finding(w: WeightError, unit: Unit) -> Finding:
+def weight_finding(w: WeightError, unit: Unit) -> Cause:
     """Return what is wrong with a weight."""
     cause, text, remedy = _weight_cause(w, unit)
-    return Finding(w.name, "weight", cause, text, remedy, unit, axis=w.axis, excess=w.excess)
+    return Cause(w.name, "weight", cause, text, remedy, unit, axis=w.axis, excess=w.excess)
 
 
 def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
@@ -175,7 +175,7 @@ def _half_cause(kind: str, span: str, beyond: float | None) -> tuple[str, str, s
 
 def _activation(
     found: Matching, seen: PassSums, signal: ir.Value, reader: Unit, watch: TensorSums | None
-) -> Finding:
+) -> Cause:
     maker = found.float_view.maker.get(signal)
     name = signal.name or ""
     mask = _mask(found, signal)
@@ -191,9 +191,9 @@ def _activation(
         and maker.kind in MASK_SCORES
     ):
         text = f"scores and a mask of {power.low:.3g} share one scale, which leaves the scores no steps"
-        return Finding(name, "activation", "mask", text, "exclude", reader, maker)
+        return Cause(name, "activation", "mask", text, "exclude", reader, maker)
     cause, text, remedy = _range_cause(found, seen, reader, maker, watch)
-    return Finding(name, "activation", cause, text, remedy, reader, maker, excess=excess(watch))
+    return Cause(name, "activation", cause, text, remedy, reader, maker, excess=excess(watch))
 
 
 def excess(watch: TensorSums | None) -> float:
@@ -201,14 +201,14 @@ def excess(watch: TensorSums | None) -> float:
     return watch.clipping.excess(watch.power) if watch is not None and watch.clipping is not None else 0.0
 
 
-def _masked(found: Matching, mask: tuple[Unit, ir.Value, Array], scores: str, reader: Unit) -> Finding:
+def _masked(found: Matching, mask: tuple[Unit, ir.Value, Array], scores: str, reader: Unit) -> Cause:
     unit, constant, content = mask
     span = f"{float(content.min()):.3g} … {float(content.max()):.3g}"
     text = (
         f"the mask {constant.name!r} of {span} shares one scale with the scores {scores!r}: no steps are left"
     )
     named = constant.name if _is_stored(found, unit) else scores
-    return Finding(named or scores, "activation", "mask", text, "exclude", reader, unit)
+    return Cause(named or scores, "activation", "mask", text, "exclude", reader, unit)
 
 
 def _range_cause(
@@ -336,7 +336,7 @@ class Changes:
         if self._plan is not None:
             self._avoid = planning.lost_weights(model, self._plan)
 
-    def for_finding(self, finding: Finding) -> tuple[Change, ...]:
+    def for_finding(self, finding: Cause) -> tuple[Change, ...]:
         """Return the changes that concern a finding and that the planner accepts, the likeliest first."""
         found: list[Change] = []
         for change in self._choices(finding):
@@ -351,7 +351,7 @@ class Changes:
         except OctavoError:
             return None
 
-    def _choices(self, finding: Finding) -> Iterator[Change]:
+    def _choices(self, finding: Cause) -> Iterator[Change]:
         tensor = self._root(finding.tensor)
         static = isinstance(self._base.activations, Scheme)
         if finding.kind == "weight":

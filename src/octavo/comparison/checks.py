@@ -19,7 +19,7 @@ from octavo.core.stats import Range, Stats
 from octavo.data.feeds import Data
 from octavo.errors import DataError
 from octavo.model.graph import query
-from octavo.model.prepare.report import describe_kind
+from octavo.model.prepare.prepare_report import describe_kind
 from octavo.model.prepare.shapes import sympy_is_installed
 from octavo.model.runtime.session import runtime_opset_limit
 from octavo.planning import hazards

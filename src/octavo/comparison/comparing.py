@@ -9,14 +9,14 @@ import onnx_ir as ir
 
 from octavo.comparison import data_pass
 from octavo.comparison.blame import BAD, blames
-from octavo.comparison.causes import Changes, Finding, base_recipe, excess, explain, weight_finding
+from octavo.comparison.causes import Cause, Changes, base_recipe, excess, explain, weight_finding
+from octavo.comparison.comparison_result import Comparison, Culprit, OutputComparison, TensorError
 from octavo.comparison.data_pass import PassSums, TensorSums
 from octavo.comparison.factors import with_factors
 from octavo.comparison.match import Matching, Pair, best_match, match, plain
 from octavo.comparison.match import prepared as prepared_form
-from octavo.comparison.result import Comparison, Culprit, OutputError, TensorError
-from octavo.comparison.signals import View
-from octavo.comparison.weights import WeightError, weight_errors
+from octavo.comparison.signals import SignalView
+from octavo.comparison.weight_errors import WeightError, weight_errors
 from octavo.core import scratch
 from octavo.data.feeds import Data
 from octavo.errors import ModelError
@@ -93,7 +93,7 @@ def model_of(given: io.ModelSource | HasModel) -> io.ModelSource:
     return held if isinstance(held, ir.Model) else cast(io.ModelSource, given)
 
 
-def _refuse_float(view: View) -> None:
+def _refuse_float(view: SignalView) -> None:
     if not any(view.is_quantized(unit) for unit in view.units):
         raise ModelError(
             f"{io.describe(view.model)} has no quantized operator and no 16-bit float to compare; give the"
@@ -126,7 +126,7 @@ def _result(
     culprits = _culprits(found, seen, weights, Changes(prepared, base))
     tensors = tuple(_tensor(pair, watch) for pair, watch in seen.pairs.items())
     outputs = tuple(
-        OutputError(name, w.accumulated.errors(w.power), w.execution.errors(w.executed), w.interval)
+        OutputComparison(name, w.accumulated.errors(w.power), w.execution.errors(w.executed), w.interval)
         for name, w in seen.outputs.items()
         if w.power.count
     )
@@ -174,7 +174,7 @@ def _culprits(
 
     What better parameters of the same kind would gain counts on top: an injury comes before a weakness.
     """
-    ranked: list[tuple[float, float, Finding]] = []
+    ranked: list[tuple[float, float, Cause]] = []
     gains = {pair: excess(watch) for pair, watch in seen.pairs.items()}
     for (pair, _), weight in weights.items():
         gains[pair] = max(gains.get(pair, 0.0), weight.excess)
@@ -197,7 +197,7 @@ def _culprits(
     return tuple(best.values())
 
 
-def _culprit(sqnr: float, finding: Finding, changes: Changes) -> Culprit:
+def _culprit(sqnr: float, finding: Cause, changes: Changes) -> Culprit:
     return Culprit(
         tensor=finding.tensor,
         kind=finding.kind,

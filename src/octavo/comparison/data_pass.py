@@ -15,12 +15,12 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.comparison import replay
-from octavo.comparison.constants import Array, numbers
+from octavo.comparison.constant_values import Array, numbers
+from octavo.comparison.distances import Clipping, Gap, Power, Row, row
 from octavo.comparison.match import Matching, Pair
-from octavo.comparison.measure import Clipping, Gap, Power, Row, row
-from octavo.comparison.observing_session import Observed, fitting, observed
 from octavo.comparison.replay import Replay
-from octavo.comparison.signals import Numbers, View, half_type
+from octavo.comparison.signals import ScaleAndZero, SignalView, half_type
+from octavo.comparison.tensor_session import TensorSession, fitting, open_returning
 from octavo.core.intervals import sqnr_interval
 from octavo.core.qtypes import from_onnx
 from octavo.data.feeds import Data, Feeds
@@ -77,7 +77,7 @@ class PassSums:
     looked: int = 0
     checked: int = 0
     kept: list[dict[str, Array]] = field(default_factory=list)
-    float_model: Observed | None = None
+    float_model: TensorSession | None = None
     replay: Replay | None = None
     alone: Session | None = None
     notes: list[str] = field(default_factory=list)
@@ -131,7 +131,7 @@ def _half(value: ir.Value) -> str | None:
     return kind.name.lower() if kind is not None else None
 
 
-def clipping(view: View, value: ir.Value) -> Clipping | None:
+def clipping(view: SignalView, value: ir.Value) -> Clipping | None:
     """Return the fixed range that a signal is quantized to, if it is one range for the whole tensor."""
     found = view.quantization(view.signal(value))
     scale = numbers(found.scale) if found is not None else None
@@ -140,7 +140,7 @@ def clipping(view: View, value: ir.Value) -> Clipping | None:
     return _range(found, float(scale.reshape(-1)[0]))
 
 
-def _range(found: Numbers, scale: float) -> Clipping | None:
+def _range(found: ScaleAndZero, scale: float) -> Clipping | None:
     zero = numbers(found.zero)
     element = query.element_type(found.zero) if found.zero is not None else ir.DataType.UINT8
     kind = from_onnx(int(element)) if element is not None else None
@@ -161,11 +161,11 @@ class _Sessions:
         self.replay = replay.build(found, list(seen.pairs))
         wanted = [f.signal(p.target) for p in seen.pairs] + list(self.replay.inputs.values())
         self.targets = {p: f.signal(p.target) for p in seen.pairs}
-        self.plain = observed(f.model, wanted, {}, threads=threads)
+        self.plain = open_returning(f.model, wanted, {}, threads=threads)
         self.forms = {p: q.seen(q.signal(p.twin)) for p in seen.pairs}
         integers = {v: q.numbers[v] for v in self.forms.values() if v in q.numbers}
-        self.quantized = observed(q.model, self.forms.values(), integers, threads=threads)
-        self.unoptimized: Observed | None = observed(
+        self.quantized = open_returning(q.model, self.forms.values(), integers, threads=threads)
+        self.unoptimized: TensorSession | None = open_returning(
             q.model, self.forms.values(), integers, threads=threads, optimize=False
         )
         self.float_used = Session.open(original if original is not None else f.model, threads=threads)
@@ -289,6 +289,6 @@ def _outputs(found: Matching) -> dict[str, str]:
     return {n: n if n in mine else mine[i] for i, n in enumerate(plain) if n in mine or i < len(mine)}
 
 
-def _get(where: Observed, value: ir.Value, results: Mapping[str, Array]) -> Row | None:
+def _get(where: TensorSession, value: ir.Value, results: Mapping[str, Array]) -> Row | None:
     found = results.get(where.names.get(value, ""))
     return row(found) if found is not None and found.dtype.kind in "fV" else None

@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from octavo.comparison.constants import Array, is_constant, numbers
+from octavo.comparison.constant_values import Array, is_constant, numbers
 from octavo.comparison.lowered_operators import Unit, weight
 from octavo.comparison.match import Matching, Pair, aligned
-from octavo.comparison.signals import View
+from octavo.comparison.signals import SignalView
 from octavo.core import metrics
 from octavo.errors import OctavoError
 from octavo.model.graph import query
@@ -316,7 +316,7 @@ class _Rework:
         return value if value is not None and len(value.uses()) == 1 else None
 
 
-def _is_bias(view: View, unit: Unit) -> bool:
+def _is_bias(view: SignalView, unit: Unit) -> bool:
     """Whether an Add is the bias of a layer: that holds corrections too, which are none of the factors."""
     makers = [view.maker.get(view.signal(o.value)) for o in unit.operands if o is not None]
     return any(maker is not None and maker.kind in MATRIX_FOR_EACH_GROUP for maker in makers)

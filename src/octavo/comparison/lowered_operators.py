@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from octavo.comparison import constants
-from octavo.comparison.constants import Array, is_constant, numbers
+from octavo.comparison import constant_values
+from octavo.comparison.constant_values import Array, is_constant, numbers
 from octavo.model.graph import query
 from octavo.ops import LINEAR
 from octavo.ops.integer_operators import GIVE_SUMS, INTEGER_OPERATORS, SAME_AS
@@ -153,16 +153,20 @@ def weight(found: Unit, index: int) -> Array | None:
     if operand is None or not is_constant(operand.value):
         return None
     if found.node.op_type == "MatMulNBits" and index == 1:
-        return constants.blocks(found.node)
+        return constant_values.blocks(found.node)
     if found.node.op_type == "GatherBlockQuantized" and index == 0:
-        return constants.block_rows(found.node)
+        return constant_values.block_rows(found.node)
     if found.kind == "Gather" and found.is_integer and index == 0:
         return _table(found)
-    held = constants.real(operand.value)
+    held = constant_values.real(operand.value)
     if held is None or held.dtype.kind not in "iu" or not found.is_integer:
         return held if held is not None and held.dtype.kind == "f" else None
     scale, zero = scale_of(found, index), numbers(operand.zero)
-    return constants.dequantize(held, scale, zero, channel_axis(found, index)) if scale is not None else None
+    return (
+        constant_values.dequantize(held, scale, zero, channel_axis(found, index))
+        if scale is not None
+        else None
+    )
 
 
 def scale_of(found: Unit, index: int) -> Array | None:
@@ -189,7 +193,7 @@ def _line_scale(found: Unit) -> Array | None:
         if node.op_type == "Mul":
             for value in node.inputs:
                 if value is not None and value not in inside and is_constant(value):
-                    total = total * constants.stored(value).astype(np.float64)
+                    total = total * constant_values.stored(value).astype(np.float64)
     first = found.operands[0]
     maker = first.value.producer() if first is not None else None
     if maker is not None and maker.op_type == "QuantizeLinear":
@@ -200,7 +204,7 @@ def _line_scale(found: Unit) -> Array | None:
 
 def _table(found: Unit) -> Array:
     """Return a table of integer rows with a scale, and perhaps a zero point, for each."""
-    gathered = [(n, constants.stored(n.inputs[0])) for n in found.nodes if n.op_type == "Gather"]
+    gathered = [(n, constant_values.stored(n.inputs[0])) for n in found.nodes if n.op_type == "Gather"]
     table = gathered[0][1].astype(np.float32)
     for step in found.nodes:
         if step.op_type in ("Sub", "Mul"):

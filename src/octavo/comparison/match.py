@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from octavo.comparison.constants import Array, is_constant
+from octavo.comparison.constant_values import Array, is_constant
 from octavo.comparison.lowered_operators import Unit, weight
-from octavo.comparison.signals import View, operands
+from octavo.comparison.signals import SignalView, operands
 from octavo.core import metrics
 from octavo.errors import ModelError
 from octavo.model.files import io
@@ -53,8 +53,8 @@ class Pair:
 class Matching:
     """What was matched: units in the order of the quantized model, and signals."""
 
-    float_view: View
-    view: View
+    float_view: SignalView
+    view: SignalView
     pairs: list[Pair] = field(default_factory=list)
     signals: dict[ir.Value, ir.Value] = field(default_factory=dict)  # quantized → float
     unmatched: list[Unit] = field(default_factory=list)
@@ -69,11 +69,11 @@ class Matching:
 
 def match(float_model: ir.Model, quantized: ir.Model) -> Matching:
     """Match two models, both in their normal form."""
-    return _Matcher(View(float_model), View(quantized)).run()
+    return _Matcher(SignalView(float_model), SignalView(quantized)).run()
 
 
 class _Matcher:
-    def __init__(self, plain: View, view: View) -> None:
+    def __init__(self, plain: SignalView, view: SignalView) -> None:
         self.f, self.q = plain, view
         self.of: dict[ir.Value, ir.Value] = {}
         self.taken: set[Unit] = set()
@@ -214,7 +214,7 @@ def _has_bias(unit: Unit) -> bool:
     return len(unit.operands) > 2 and unit.operands[2] is not None
 
 
-def _bias_add(view: View, value: ir.Value) -> Unit | None:
+def _bias_add(view: SignalView, value: ir.Value) -> Unit | None:
     """Return the Add of a constant that alone reads a value."""
     readers = view.readers.get(view.signal(value), [])
     if len(readers) != 1 or readers[0][0].kind != "Add":

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import onnx
 import onnx_ir as ir
 
-from octavo.comparison.constants import is_constant
+from octavo.comparison.constant_values import is_constant
 from octavo.comparison.match import Matching, Pair
 from octavo.comparison.signals import is_copy
 from octavo.model.files.serialize import part_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from octavo.comparison import lowered_operators
-from octavo.comparison.constants import cast_type, is_constant, numbers, stored_value
+from octavo.comparison.constant_values import cast_type, is_constant, numbers, stored_value
 from octavo.comparison.lowered_operators import Operand, Unit
 from octavo.model.graph import query
 from octavo.model.graph.operators import CONVERSIONS_OR_DYNAMIC, DEQUANTIZE, QUANTIZE
@@ -24,21 +24,21 @@ _BELOW_ANY_SIGNAL = -1e30  # a Max with less than this changes nothing
 
 
 @dataclass(frozen=True)
-class Numbers:
+class ScaleAndZero:
     """Scale and zero point of an integer tensor, as the graph has them."""
 
     scale: ir.Value
     zero: ir.Value | None
 
 
-class View:
+class SignalView:
     """The units and signals of one model, which is in its normal form."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self._root: dict[ir.Value, ir.Value] = {}
         self.units: list[Unit] = []
-        self.numbers: dict[ir.Value, Numbers] = {}
+        self.numbers: dict[ir.Value, ScaleAndZero] = {}
         self.members: dict[ir.Value, list[ir.Value]] = {}
         self._read(list(query.nodes(model)))
         self.maker = {self.signal(v): unit for unit in self.units for v in unit.outputs}
@@ -67,21 +67,21 @@ class View:
 
     def _note_linear(self, node: ir.Node) -> None:
         if node.op_type == "QuantizeLinear" and node.inputs[1] is not None:
-            self.numbers[node.outputs[0]] = Numbers(node.inputs[1], _third(node))
+            self.numbers[node.outputs[0]] = ScaleAndZero(node.inputs[1], _third(node))
         elif node.op_type == "DequantizeLinear" and node.inputs[0] is not None and node.inputs[1] is not None:
-            self.numbers.setdefault(node.inputs[0], Numbers(node.inputs[1], _third(node)))
+            self.numbers.setdefault(node.inputs[0], ScaleAndZero(node.inputs[1], _third(node)))
         elif node.op_type == "DynamicQuantizeLinear":
-            self.numbers[node.outputs[0]] = Numbers(node.outputs[1], node.outputs[2])
+            self.numbers[node.outputs[0]] = ScaleAndZero(node.outputs[1], node.outputs[2])
 
     def _note(self, unit: Unit) -> None:
         for operand in unit.operands:
             if operand is not None and operand.scale is not None:
-                self.numbers.setdefault(operand.value, Numbers(operand.scale, operand.zero))
+                self.numbers.setdefault(operand.value, ScaleAndZero(operand.scale, operand.zero))
         out = unit.outputs[0] if unit.outputs else None
         if out is None:
             return
         if unit.scale is not None:
-            self.numbers[out] = Numbers(unit.scale, unit.zero)
+            self.numbers[out] = ScaleAndZero(unit.scale, unit.zero)
         elif unit.kind in DATA_MOVEMENT and unit.operands and unit.operands[0] is not None:
             known = self.numbers.get(unit.operands[0].value)
             if known is not None and not query.is_float(out):
@@ -111,7 +111,7 @@ class View:
                     return value
         return forms[0]
 
-    def quantization(self, signal: ir.Value) -> Numbers | None:
+    def quantization(self, signal: ir.Value) -> ScaleAndZero | None:
         """Scale and zero point of a signal that is quantized by constant numbers, anywhere."""
         for value in self.members.get(signal, [signal]):
             found = self.numbers.get(value)

@@ -1,7 +1,7 @@
 """Evaluation: is a model still right, and is it faster?
 
 ``evaluate`` runs a task on labelled data, for one model or for two side by side; ``bench`` measures latency,
-memory and size. Tasks are small files in :mod:`.tasks`, listed in :mod:`.registry`; ``metric`` turns a
+memory and size. Tasks are small files in :mod:`.tasks`, listed in :mod:`.task_registry`; ``metric`` turns a
 function into a task. :mod:`.detection` (COCO metrics, decoders of detector outputs) is optional: it is loaded
 only where it is used, and needs ``pip install 'octavo[coco]'``.
 """
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         YoloV3Evaluator,
     )
     from octavo.evaluation.evaluator import evaluate
-    from octavo.evaluation.registry import TASKS, metric, names, task_type
     from octavo.evaluation.scores import Difference, Evaluation, Score
+    from octavo.evaluation.task_registry import TASKS, metric, names, task_type
     from octavo.evaluation.timing.bench import bench
     from octavo.evaluation.timing.measurements import Bench
 
@@ -28,7 +28,7 @@ _HOMES = {
     "detection.annotations": ("COCO_80",),
     "detection.reader_classes": ("ImageNetDataReader", "YoloV3DataReader", "YoloV3Evaluator"),
     "evaluator": ("evaluate",),
-    "registry": ("TASKS", "metric", "names", "task_type"),
+    "task_registry": ("TASKS", "metric", "names", "task_type"),
     "scores": ("Difference", "Evaluation", "Score"),
     "timing.bench": ("bench",),
     "timing.measurements": ("Bench",),

@@ -11,9 +11,8 @@ from typing import Any, cast
 
 from octavo.calibration.engines import Engine, engine_of
 from octavo.errors import DataError, RecipeError
-from octavo.evaluation import intervals
+from octavo.evaluation import metric_intervals
 from octavo.evaluation.model_paths import check_same_inputs, model_path, model_title
-from octavo.evaluation.registry import task_of
 from octavo.evaluation.scores import Difference, Evaluation, Score
 from octavo.evaluation.task import (
     Batch,
@@ -24,6 +23,7 @@ from octavo.evaluation.task import (
     Task,
     TaskContext,
 )
+from octavo.evaluation.task_registry import task_of
 from octavo.model.files import io
 from octavo.model.runtime.samples import specs_of
 from octavo.model.runtime.session import Session
@@ -257,17 +257,17 @@ def _plain(value: Any) -> Any:
 
 def _score(metric: Metric, rows: Any) -> Score:
     if metric.correct is not None:
-        interval = intervals.share(metric.correct(rows))
+        interval = metric_intervals.share(metric.correct(rows))
     else:
-        interval = intervals.resampled(metric.compute, rows, metric.resamples)
+        interval = metric_intervals.resampled(metric.compute, rows, metric.resamples)
     value = metric.compute(rows)
     return Score(metric.name, value, interval.low, interval.high, metric.higher_is_better, metric.percent)
 
 
 def _difference(metric: Metric, rows: Any, other: Any) -> Difference:
     if metric.correct is not None:
-        interval = intervals.share_difference(metric.correct(rows), metric.correct(other))
+        interval = metric_intervals.share_difference(metric.correct(rows), metric.correct(other))
     else:
-        interval = intervals.resampled_difference(metric.compute, rows, other, metric.resamples)
+        interval = metric_intervals.resampled_difference(metric.compute, rows, other, metric.resamples)
     value = metric.compute(rows) - metric.compute(other)
     return Difference(metric.name, value, interval.low, interval.high, interval.method, interval.p_value)

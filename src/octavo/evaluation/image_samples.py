@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from octavo.data.images import geometry
-from octavo.data.images.decoding import SUFFIXES, opened_file, pillow
+from octavo.data.images.image_decoding import SUFFIXES, opened_file, pillow
 from octavo.data.images.preprocessing import Preprocess, Preset, Size, find_preprocessing
 from octavo.data.readers.image_files import Images, images
 from octavo.errors import DataError, ModelError, RecipeError
@@ -19,14 +19,14 @@ from octavo.evaluation.detection.boxes import Frame
 from octavo.evaluation.task import Array
 from octavo.model.runtime.session import InputSpec
 
-__all__ = ["SUFFIXES", "ImageFeeds", "ImageSource", "image_source"]
+__all__ = ["SUFFIXES", "ImageFeeds", "ImageLocation", "image_source"]
 
 _ORIENTATION = 274  # the EXIF tag
 _SIDEWAYS = (5, 6, 7, 8)  # its values for which the camera swapped width and height
 
 
 @dataclass(frozen=True)
-class ImageSource:
+class ImageLocation:
     """Where images are, and how they become model inputs."""
 
     location: Any
@@ -34,11 +34,11 @@ class ImageSource:
     size: Size | None
 
 
-def image_source(data: Any, preprocess: str | Preprocess | None, size: Size | None) -> ImageSource:
+def image_source(data: Any, preprocess: str | Preprocess | None, size: Size | None) -> ImageLocation:
     """Return where the images are; what ``octavo.images`` says of them wins over the options."""
     if not isinstance(data, Images):
-        return ImageSource(data, preprocess, size)
-    return ImageSource(data.files, data.preprocess or preprocess, data.size or size)
+        return ImageLocation(data, preprocess, size)
+    return ImageLocation(data.files, data.preprocess or preprocess, data.size or size)
 
 
 @dataclass(frozen=True)

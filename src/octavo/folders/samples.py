@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.data.images.decoding import SUFFIXES as IMAGE_SUFFIXES
+from octavo.data.images.image_decoding import SUFFIXES as IMAGE_SUFFIXES
 from octavo.data.images.preprocessing import standardized
 from octavo.data.readers import source_of
 from octavo.data.readers.image_files import images, images_below

@@ -14,11 +14,11 @@ import onnx_ir as ir
 from octavo._version import __version__
 from octavo.core.shown import Shown
 from octavo.model.files import io
-from octavo.reporting.findings import counted
+from octavo.reporting.diagnosis_table import counted
 from octavo.reporting.text import clean
 
 if TYPE_CHECKING:
-    from octavo.linting.view import View
+    from octavo.linting.view import LintedModel
     from octavo.model.graph.edit import Editor
 
 
@@ -80,10 +80,10 @@ class Rule:
     id: str
     severity: Severity
     title: str
-    check: Callable[[View], Iterable[Fault]]
+    check: Callable[[LintedModel], Iterable[Fault]]
     runs: bool = False  # asks the installed runtime
 
-    def findings(self, view: View) -> list[Finding]:
+    def findings(self, view: LintedModel) -> list[Finding]:
         """Return all that the rule finds."""
         return [
             Finding(self.id, self.severity, one.node, one.consequence, one.fix, one.repair)
@@ -96,10 +96,10 @@ RULES: dict[str, Rule] = {}
 
 def rule(
     id: str, severity: Severity, title: str, *, runs: bool = False
-) -> Callable[[Callable[[View], Iterable[Fault]]], Callable[[View], Iterable[Fault]]]:
+) -> Callable[[Callable[[LintedModel], Iterable[Fault]]], Callable[[LintedModel], Iterable[Fault]]]:
     """Register a function as a rule."""
 
-    def register(check: Callable[[View], Iterable[Fault]]) -> Callable[[View], Iterable[Fault]]:
+    def register(check: Callable[[LintedModel], Iterable[Fault]]) -> Callable[[LintedModel], Iterable[Fault]]:
         RULES[id] = Rule(id, severity, title, check, runs)
         return check
 

@@ -88,7 +88,7 @@ def name(node: ir.Node) -> str:
     return node.name or next((v.name or "" for v in node.outputs), "")
 
 
-class View:
+class LintedModel:
     """A model and the target that it is for."""
 
     def __init__(self, model: ir.Model, target: Target) -> None:

@@ -25,7 +25,7 @@ from octavo.core.qtypes import qtype
 from octavo.core.recipe import Style
 from octavo.core.scheme import Scheme
 from octavo.errors import ModelError
-from octavo.model.files import gguf, io
+from octavo.model.files import gguf_format, io
 from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
 from octavo.model.graph.scopes import remove_unused
@@ -100,7 +100,7 @@ def import_gguf(
     ``accuracy_level`` is that of MatMulNBits: with 0 it computes with the numbers as they are, with 4 it
     rounds activations to 8 bits, block by block.
     """
-    file, model = gguf.read(path), io.load(graph)
+    file, model = gguf_format.read(path), io.load(graph)
     check_output(model, Path(output))
     normalize(model)
     products = list(_products(model))
@@ -155,7 +155,7 @@ def _products(model: ir.Model) -> Iterator[_Product]:
 
 
 def _match(
-    file: gguf.GgufFile, tensor: gguf.GgufTensor, products: dict[str, _Product]
+    file: gguf_format.GgufFile, tensor: gguf_format.GgufTensor, products: dict[str, _Product]
 ) -> list[tuple[_Product, Array | None]]:
     """Return the products that read a tensor, with the order of its rows; a tied table has one as well."""
     alike = [one for one in products.values() if one.shape == tensor.shape]
@@ -179,7 +179,7 @@ def _places(count: int) -> Array:
     return np.unique(np.linspace(0, count - 1, min(_ROWS, count)).astype(int))
 
 
-def _some_rows(tensor: gguf.GgufTensor, rows: Array) -> Array:
+def _some_rows(tensor: gguf_format.GgufTensor, rows: Array) -> Array:
     name = tensor.format.name if tensor.format is not None else ""
     blocks = tensor.blocks.reshape(tensor.shape[0], -1, tensor.blocks.shape[1])[rows]
     return gguf_blocks.numbers(name, blocks.reshape(-1, tensor.blocks.shape[1]), (len(rows), tensor.shape[1]))
@@ -191,7 +191,7 @@ def _cosine(one: Array, other: Array) -> float:
     return float(a @ b) / norm if norm else 0.0
 
 
-def _orders(file: gguf.GgufFile, tensor: gguf.GgufTensor) -> Iterator[Array]:
+def _orders(file: gguf_format.GgufFile, tensor: gguf_format.GgufTensor) -> Iterator[Array]:
     """Yield the order in which rows of a head stand in the graph, where the file interleaves their halves."""
     heads = {file.number("attention.head_count"), file.number("attention.head_count_kv")}
     for count in heads - {None, 0}:
@@ -200,7 +200,7 @@ def _orders(file: gguf.GgufFile, tensor: gguf.GgufTensor) -> Iterator[Array]:
             yield np.arange(tensor.shape[0]).reshape(count or 1, size // 2, 2).swapaxes(1, 2).reshape(-1)
 
 
-def _blocks(tensor: gguf.GgufTensor, order: Array | None) -> tuple[Blocks, bool]:
+def _blocks(tensor: gguf_format.GgufTensor, order: Array | None) -> tuple[Blocks, bool]:
     """Return a tensor's own integers and scales, or new ones of 8 bits where these can't be kept."""
     name = tensor.format.name if tensor.format is not None else ""
     made = gguf_blocks.kept(name, tensor.blocks, tensor.shape[0])

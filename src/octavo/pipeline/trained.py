@@ -23,7 +23,7 @@ from octavo.model.fake_quant import Peeled, fold_scales, peel
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
-from octavo.model.prepare import PrepareOptions, constants, raise_opset, shapes
+from octavo.model.prepare import PrepareOptions, constant_folding, raise_opset, shapes
 from octavo.pipeline.calibrate import carried_out
 from octavo.pipeline.finish import finish
 from octavo.pipeline.options import Run
@@ -69,7 +69,7 @@ def _float_model(model: ir.Model, exact: bool) -> tuple[Peeled, Any]:
     """Fake quantization of weights goes before constants are computed, which would hide it."""
     normalize(model)
     shapes.infer(model)
-    constants.remove_no_ops(model)
+    constant_folding.remove_no_ops(model)
     first = peel(model, exact=exact)
     shapes.infer(model)
     report = ready(model, LEAST_OPSET, _PREPARE)

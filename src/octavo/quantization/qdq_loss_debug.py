@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.calibration.observe.output_models import with_rows
-from octavo.comparison import constants
+from octavo.comparison import constant_values
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
@@ -117,11 +117,11 @@ def create_weight_matching(
     plain, quantized = _normal(float_model_path), _normal(qdq_model_path)
     found: dict[str, dict[str, Array]] = {}
     for node in query.nodes(quantized):
-        if node.op_type != DEQUANT_OP_NAME or not constants.is_constant(node.inputs[0]):
+        if node.op_type != DEQUANT_OP_NAME or not constant_values.is_constant(node.inputs[0]):
             continue
         name = _stored_name(node.inputs[0])
         value = plain.graph.initializers.get(name)
-        back = constants.real(node.outputs[0])
+        back = constant_values.real(node.outputs[0])
         if value is None or value.const_value is None or back is None:
             continue
         array = np.asarray(value.const_value.numpy())

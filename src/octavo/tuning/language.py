@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from octavo.data.decoder import Decoder, filled, ids_of
 from octavo.errors import OctavoError
-from octavo.evaluation.metrics import divergence, token_nll
+from octavo.evaluation.task_metrics import divergence, token_nll
 from octavo.evaluation.timing.decoding import prompt_of, runs_of
 from octavo.evaluation.timing.latency import Ratio
 from octavo.model.runtime.session import InputSpec, Session

@@ -21,7 +21,7 @@ from octavo.calibration.statistics import (
     MomentsState,
     SampleExtremesState,
 )
-from octavo.calibration.statistics.state import SampleSet
+from octavo.calibration.statistics.state_parts import SampleSet
 from octavo.core import affine
 from octavo.core.qtypes import FLOAT8E4M3FN, INT4, INT8, INT16, UINT8
 from octavo.core.requests import Extremes, Histogram, Request

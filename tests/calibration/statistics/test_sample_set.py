@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.calibration.statistics.state import SampleSet
+from octavo.calibration.statistics.state_parts import SampleSet
 
 
 @pytest.mark.parametrize("count", [2, 5, 16, 17, 60])

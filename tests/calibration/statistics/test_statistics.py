@@ -26,7 +26,7 @@ from octavo.calibration.statistics import (
     MomentsState,
     SampleExtremesState,
 )
-from octavo.calibration.statistics.state import SampleSet
+from octavo.calibration.statistics.state_parts import SampleSet
 from octavo.core.stats import Stats
 from octavo.errors import DataError, TableError
 

@@ -14,8 +14,8 @@ import octavo
 from data.feeding import feeds
 from octavo.cli.data import PRESET_NAMES
 from octavo.data.feeds import Feeds
-from octavo.data.images import decoding
-from octavo.data.images.decoding import open_image
+from octavo.data.images import image_decoding
+from octavo.data.images.image_decoding import open_image
 from octavo.data.images.preprocessing import PREPROCESSING, Preset
 from octavo.data.readers.image_files import map_ahead
 from octavo.errors import DataError, RecipeError
@@ -154,7 +154,7 @@ def test_broken_large_and_foreign_files_are_named(tmp_path: Path, monkeypatch: p
     file = tmp_path / "a.jpg"
     Image.fromarray(noise(64, 64)).save(file)
     data = octavo.images(tmp_path, "unit")
-    monkeypatch.setattr(decoding, "MAX_PIXELS", 1000)
+    monkeypatch.setattr(image_decoding, "MAX_PIXELS", 1000)
     with pytest.raises(DataError, match=r"a\.jpg has more than"):
         list(feeds(data, NCHW))
     monkeypatch.undo()

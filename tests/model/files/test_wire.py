@@ -56,7 +56,7 @@ def test_split_and_join_give_the_model_back(sizes: list[int], least: int, twice:
 def test_join_writes_what_protobuf_reads() -> None:
     header = onnx.TensorProto(name="w", data_type=onnx.TensorProto.UINT8, dims=[300]).SerializeToString()
     body = bytes(range(250)) + b"0" * 50
-    weight = wire.Weight(header, 300, lambda file: file.write(body))
+    weight = wire.WireWeight(header, 300, lambda file: file.write(body))
     model, graph = onnx.ModelProto(ir_version=8), onnx.GraphProto(name="g")
     file = std_io.BytesIO()
     wire.join(file, model.SerializeToString(), graph.SerializeToString(), [weight, weight])

@@ -12,8 +12,8 @@ import octavo
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.graph.scopes import remove_unused
-from octavo.model.prepare import constants, control_flow
-from octavo.model.prepare.report import describe_kind
+from octavo.model.prepare import constant_folding, control_flow
+from octavo.model.prepare.prepare_report import describe_kind
 
 from .exporters import HABITS, LOOP, STEP, cell, weight
 from .helpers import before_and_after
@@ -86,7 +86,7 @@ def test_state_that_is_also_listed_step_by_step_is_still_listed() -> None:
 
 def test_branch_results_that_are_one_outer_value_are_that_value() -> None:
     case = HABITS["paddle_branches_hand_on_the_weight"]()
-    found = before_and_after(case.proto, lambda m: (constants.remove_no_ops(m), hoist(m)), FEEDS)
+    found = before_and_after(case.proto, lambda m: (constant_folding.remove_no_ops(m), hoist(m)), FEEDS)
     choice = next(n for n in found.graph if n.op_type == "If")
     assert len(choice.outputs) == 1
 

@@ -15,15 +15,15 @@ from octavo.calibration.statistics import (
     ChannelState,
     CombinedState,
     ExtremesState,
+    FurtherStatistic,
     GramState,
     HistogramState,
     MagnitudeState,
     MomentsState,
-    Part,
     SampleExtremesState,
     SumState,
 )
-from octavo.calibration.statistics.state import SampleSet
+from octavo.calibration.statistics.state_parts import SampleSet
 from octavo.core.requests import EveryNth, Extremes, Histogram, Lattice, Request
 from octavo.core.stats import State
 from octavo.errors import DataError
@@ -224,7 +224,7 @@ class _ValueAccumulator:
     def __init__(self, tensor: str, request: Request) -> None:
         self.tensor, self.some_samples = tensor, request.some_samples
         self._first = _first_state(request)
-        self._parts: list[Part] = []
+        self._parts: list[FurtherStatistic] = []
         if request.channels is not None:
             self._parts.append(ChannelState(request.channels))
         if request.moments:

@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from octavo.calibration.observe.observations import (
     BlockedMap,
     GraphWriter,
-    Images,
+    MapImages,
     NonNegativeMap,
     Observation,
     Observed,
@@ -67,13 +67,13 @@ def _is_clamped_at_zero(node: ir.Node) -> bool:
     return node.op_type == "Relu"
 
 
-def _images(value: ir.Value) -> Images | None:
+def _images(value: ir.Value) -> MapImages | None:
     """Return the images of a map of four axes whose channels fill whole blocks, else None."""
     dims = query.shape(value)
     if dims is None or len(dims) != 4 or not dims[1] or dims[1] % _MAX_BLOCK or value.shape is None:
         return None
     batch = value.shape[0]
-    return Images(batch if isinstance(batch, int) else batch.value or f"images of {value.name}", dims[1])
+    return MapImages(batch if isinstance(batch, int) else batch.value or f"images of {value.name}", dims[1])
 
 
 def _feeds_sum(value: ir.Value) -> bool:

@@ -53,7 +53,7 @@ HIGH = Reduction("high", "ReduceMax", "Max", float("-inf"))
 L1 = Reduction("l1", "ReduceL1", "Add", 0.0)
 
 
-class Images(NamedTuple):
+class MapImages(NamedTuple):
     """How many images a feature map holds (or the name of that dimension), and their channels."""
 
     number: int | str
@@ -71,14 +71,14 @@ class Reduced:
 class NonNegativeMap:
     """Extremes of a feature map without NaN or negative values: pooled, and from a sample of positions."""
 
-    images: Images | None
+    images: MapImages | None
 
 
 @dataclass(frozen=True)
 class BlockedMap:
     """Extremes of a map without NaN that the runtime keeps in its blocked layout: both by pooling."""
 
-    images: Images
+    images: MapImages
     feeds_sum: bool  # one sum alone reads the map
 
 
@@ -105,7 +105,7 @@ class Observed:
     value: str  # its name in the graph at hand
     fixed_shape: bool = False  # it has the same shape each time the graph runs
     is_sampled: bool = False  # it tells the minimum, as long as that is zero
-    images: Images | None = None  # it is one number for each channel of so many images
+    images: MapImages | None = None  # it is one number for each channel of so many images
     is_negated: bool = False
 
 
@@ -232,7 +232,7 @@ def _extremes(
 
 
 def _pooled(
-    nodes: Nodes, tensor: str, images: Images | None, step: int | None, writer: GraphWriter
+    nodes: Nodes, tensor: str, images: MapImages | None, step: int | None, writer: GraphWriter
 ) -> Iterator[Observed]:
     found = [(HIGH, writer.node(nodes, "GlobalMaxPool", [tensor], f"{tensor}/most"))]
     if step is None:

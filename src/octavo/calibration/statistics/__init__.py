@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from octavo.calibration.statistics.combined import STATES, CombinedState, Part, first_of
+from octavo.calibration.statistics.combined import STATES, CombinedState, FurtherStatistic, first_of
 from octavo.calibration.statistics.exact_sums import GramState, SumState
 from octavo.calibration.statistics.extremes import ChannelState, ExtremesState, SampleExtremesState
 from octavo.calibration.statistics.histograms import HistogramState
@@ -36,11 +36,11 @@ __all__ = [
     "ChannelState",
     "CombinedState",
     "ExtremesState",
+    "FurtherStatistic",
     "GramState",
     "HistogramState",
     "MagnitudeState",
     "MomentsState",
-    "Part",
     "SampleExtremesState",
     "SumState",
     "first_of",

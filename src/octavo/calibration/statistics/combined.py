@@ -13,14 +13,14 @@ from octavo.calibration.statistics.extremes import ChannelState, ExtremesState, 
 from octavo.calibration.statistics.histograms import HistogramState
 from octavo.calibration.statistics.magnitude import MagnitudeState
 from octavo.calibration.statistics.moments import MomentsState
-from octavo.calibration.statistics.state import WithExtremes, damaged
+from octavo.calibration.statistics.state_parts import WithExtremes, damaged
 from octavo.core.stats import State, merged
 from octavo.errors import TableError
 
 _VERSION = 1
 
 
-class Part(Protocol):
+class FurtherStatistic(Protocol):
     """A further statistic, which says nothing of extremes and samples."""
 
     kind: ClassVar[str]
@@ -29,7 +29,7 @@ class Part(Protocol):
         """Take in the values that the tensor has in one sample."""
         ...
 
-    def merge(self, other: Any) -> Part:
+    def merge(self, other: Any) -> FurtherStatistic:
         """Return the state of the samples of both."""
         ...
 
@@ -42,7 +42,7 @@ STATES: Mapping[str, Callable[[bytes], State]] = {
     state.kind: state.from_bytes
     for state in (ExtremesState, SampleExtremesState, HistogramState, MagnitudeState)
 }
-PARTS: Mapping[str, Callable[[bytes], Part]] = {
+PARTS: Mapping[str, Callable[[bytes], FurtherStatistic]] = {
     state.kind: state.from_bytes for state in (ChannelState, MomentsState, GramState, SumState)
 }
 
@@ -52,7 +52,7 @@ class CombinedState(WithExtremes):
 
     kind: ClassVar[str] = "many"
 
-    def __init__(self, first: State, parts: Mapping[str, Part]) -> None:
+    def __init__(self, first: State, parts: Mapping[str, FurtherStatistic]) -> None:
         self.first = self.extremes = first
         self.parts = dict(parts)
 
@@ -65,7 +65,10 @@ class CombinedState(WithExtremes):
 
     def to_bytes(self) -> bytes:
         """Version, their number, and for each the kind and content, lengths ahead."""
-        parts: list[State | Part] = [self.first, *(self.parts[kind] for kind in sorted(self.parts))]
+        parts: list[State | FurtherStatistic] = [
+            self.first,
+            *(self.parts[kind] for kind in sorted(self.parts)),
+        ]
         result = [struct.pack("<BB", _VERSION, len(parts))]
         for part in parts:
             for content in (part.kind.encode(), part.to_bytes()):

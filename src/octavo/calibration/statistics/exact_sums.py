@@ -18,7 +18,7 @@ from typing import ClassVar, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.statistics.state import damaged, header_of
+from octavo.calibration.statistics.state_parts import damaged, header_of
 from octavo.errors import DataError
 
 F64 = npt.NDArray[np.float64]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.statistics.state import SampleSet, damaged, header_of
+from octavo.calibration.statistics.state_parts import SampleSet, damaged, header_of
 from octavo.errors import DataError, TableError
 
 Self = TypeVar("Self", bound="_Extremes")

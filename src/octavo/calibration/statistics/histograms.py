@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.calibration.statistics.extremes import ExtremesState, SampleExtremesState
-from octavo.calibration.statistics.state import WithExtremes, damaged
+from octavo.calibration.statistics.state_parts import WithExtremes, damaged
 from octavo.errors import TableError
 
 # ---- Counting how many values lie in each bin ``[k w, (k + 1) w)`` of a width ``w = 2**e``

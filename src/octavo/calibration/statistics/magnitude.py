@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.calibration.statistics.histograms import HistogramState
-from octavo.calibration.statistics.state import damaged
+from octavo.calibration.statistics.state_parts import damaged
 
 _VERSION = 1
 _GROUP = "<iI"  # exponent of the magnitude, length of the histogram's record

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibration.statistics.state import damaged, header_of
+from octavo.calibration.statistics.state_parts import damaged, header_of
 from octavo.errors import DataError
 
 _VERSION = 1

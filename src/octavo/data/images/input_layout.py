@@ -13,7 +13,7 @@ _CHANNELS = (3, 1, 4)  # of images, the most frequent number first
 
 
 @dataclass(frozen=True)
-class Layout:
+class InputLayout:
     """Where an input has its channels, and how many."""
 
     spec: InputSpec
@@ -39,7 +39,7 @@ def channel_axis(spec: InputSpec) -> int | None:
     return next((axis for axis, count in likely if spec.shape[axis] == count), None)
 
 
-def layout_of(specs: Specs) -> Layout:
+def layout_of(specs: Specs) -> InputLayout:
     """Return the layout of the model's one input of images."""
     if len(specs) != 1 or len(specs[0].shape) != 4 or specs[0].dtype.kind not in "fVui":
         listed = ", ".join(f"{spec.name!r} {list(spec.shape)}" for spec in specs)
@@ -50,16 +50,16 @@ def layout_of(specs: Specs) -> Layout:
     spec = specs[0]
     axis = channel_axis(spec)
     if axis is not None:
-        return Layout(spec, int(spec.shape[axis] or 0), first=axis == 1)
+        return InputLayout(spec, int(spec.shape[axis] or 0), first=axis == 1)
     if _fixed(spec.shape[1]) is None:
-        return Layout(spec, 3, first=True)
+        return InputLayout(spec, 3, first=True)
     raise DataError(
         f"The input {spec.name!r} has shape {list(spec.shape)}, which has no axis for the 1, "
         "3 or 4 channels of an image."
     )
 
 
-def size_for(layout: Layout, given: Size | None, preset: Size | None) -> Size:
+def size_for(layout: InputLayout, given: Size | None, preset: Size | None) -> Size:
     """Return the size that the model fixes, else the one that was given, else the preset's own."""
     found = []
     for side, fixed, index in zip(("width", "height"), layout.size, (0, 1), strict=True):

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.data.images import geometry
-from octavo.data.images.decoding import MAX_PIXELS, open_image
 from octavo.data.images.geometry import Size as Size
+from octavo.data.images.image_decoding import MAX_PIXELS, open_image
 from octavo.data.named_functions import is_named_function, named_function
 from octavo.data.source import Array
 from octavo.errors import DataError, RecipeError, closest

@@ -14,8 +14,8 @@ import numpy as np
 
 from octavo.core.cpu import cores
 from octavo.data.batches import batch_of, in_batches
-from octavo.data.images.decoding import SUFFIXES, pillow
-from octavo.data.images.input_layout import Layout, layout_of, size_for
+from octavo.data.images.image_decoding import SUFFIXES, pillow
+from octavo.data.images.input_layout import InputLayout, layout_of, size_for
 from octavo.data.images.preprocessing import PREPROCESSING, Preprocess, Preset, Size, find_preprocessing
 from octavo.data.named_functions import is_named_function
 from octavo.data.source import Array, FoundIn, Sample, Source, Specs, in_order
@@ -129,7 +129,7 @@ class ImageSource:
     files: tuple[Path, ...]
     function: Preprocess
     size: Size
-    layout: Layout
+    layout: InputLayout
     workers: int
     depth: int
 

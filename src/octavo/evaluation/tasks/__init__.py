@@ -1,1 +1,1 @@
-"""The built-in tasks, one file each; :mod:`octavo.evaluation.registry` lists them by name."""
+"""The built-in tasks, one file each; :mod:`octavo.evaluation.task_registry` lists them by name."""

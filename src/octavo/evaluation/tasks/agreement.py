@@ -18,7 +18,6 @@ from octavo.data.readers import source_of
 from octavo.data.readers.python_objects import OneWay
 from octavo.data.source import Source
 from octavo.errors import DataError, ModelError
-from octavo.evaluation.metrics import sqnr_db
 from octavo.evaluation.task import (
     F64,
     Array,
@@ -32,6 +31,7 @@ from octavo.evaluation.task import (
     batches,
     column_mean,
 )
+from octavo.evaluation.task_metrics import sqnr_db
 from octavo.model.runtime.session import InputSpec
 
 # A row is the share of equal answers, then five sums for each output.

@@ -15,7 +15,6 @@ from octavo.evaluation.batching import join_feeds, strip_padding
 from octavo.evaluation.image_samples import ImageFeeds, image_source
 from octavo.evaluation.label_files import class_names, class_number
 from octavo.evaluation.labelled_samples import LabelledSamples, labelled_samples
-from octavo.evaluation.metrics import top_k
 from octavo.evaluation.task import (
     Array,
     Batch,
@@ -29,6 +28,7 @@ from octavo.evaluation.task import (
     shapes_text,
     share,
 )
+from octavo.evaluation.task_metrics import top_k
 
 DEFAULT_BATCH = 10
 METRICS = (share("top1", 0), share("top5", 1))

@@ -110,7 +110,7 @@ def _restored(
 ) -> _Processing:
     """Return the processing in a worker; a function that came from a file is loaded from it."""
     if function is None:
-        from octavo.evaluation.registry import task_of
+        from octavo.evaluation.task_registry import task_of
 
         function = task_of(str(origin), {}).function  # type: ignore[attr-defined]
     return _Processing(function, title, origin, images, fixed)

@@ -25,7 +25,6 @@ from octavo.data.feeds import checked
 from octavo.data.readers.numpy_files import plain_array
 from octavo.errors import DataError, ModelError, RecipeError
 from octavo.evaluation.label_files import read_text
-from octavo.evaluation.metrics import divergence, perplexity, token_nll
 from octavo.evaluation.task import (
     F64,
     Array,
@@ -39,6 +38,7 @@ from octavo.evaluation.task import (
     named_output,
     shapes_text,
 )
+from octavo.evaluation.task_metrics import divergence, perplexity, token_nll
 from octavo.evaluation.text_samples import token_ids, tokenizer_path
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from octavo.errors import DataError, ModelError, RecipeError
 from octavo.evaluation.batching import strip_padding
-from octavo.evaluation.metrics import spearman
 from octavo.evaluation.task import (
     F64,
     Array,
@@ -27,6 +26,7 @@ from octavo.evaluation.task import (
     named_output,
     shapes_text,
 )
+from octavo.evaluation.task_metrics import spearman
 from octavo.evaluation.text_samples import TextFeeds, text_rows
 
 DEFAULT_BATCH = 32

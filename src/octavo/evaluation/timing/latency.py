@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from octavo.evaluation.intervals import median_interval
+from octavo.evaluation.metric_intervals import median_interval
 from octavo.evaluation.task import F64
 
 MIN_SECONDS = 0.02  # of one measurement; shorter calls are repeated, for the clock's resolution

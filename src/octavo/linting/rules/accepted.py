@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from octavo.core.recipe import Placement, Style
 from octavo.linting.findings import Fault, Severity, rule
-from octavo.linting.view import MS, View, dq_of, is_dq, is_q, is_stored, name
+from octavo.linting.view import MS, LintedModel, dq_of, is_dq, is_q, is_stored, name
 from octavo.model.graph import query
 from octavo.model.graph.operators import BLOCKWISE, CONVERSIONS, DYNAMIC_QUANTIZE
 from octavo.model.runtime.session import runtime_ir_limit, runtime_opset_limit
@@ -75,7 +75,7 @@ def _readers_roles(node: ir.Node) -> Iterator[tuple[ir.Node, object]]:
 
 
 @rule("OCT501", _ERROR, "A zero point is not zero where the target is symmetric")
-def asymmetric(view: View) -> Iterator[Fault]:
+def asymmetric(view: LintedModel) -> Iterator[Fault]:
     """TensorRT takes zero point 0 alone; OpenVINO for weights."""
     target = view.target
     for node in view.conversions:
@@ -91,7 +91,7 @@ def asymmetric(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT502", _ERROR, "A type is not among those that the target takes")
-def refused_type(view: View) -> Iterator[Fault]:
+def refused_type(view: LintedModel) -> Iterator[Fault]:
     """Activations and weights have types that the datasheet lists."""
     target = view.target
     for node in view.conversions:
@@ -114,7 +114,7 @@ def refused_type(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT503", _ERROR, "An operator does not take the type that it reads")
-def refused_operand(view: View) -> Iterator[Fault]:
+def refused_operand(view: LintedModel) -> Iterator[Fault]:
     """Some operators take fewer types than the target does."""
     for node in view.nodes:
         legal = view.target.accepts.op_types.get(node.op_type)
@@ -129,7 +129,7 @@ def refused_operand(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT504", _ERROR, "A quantized operator has a format that the target does not take")
-def refused_style(view: View) -> Iterator[Fault]:
+def refused_style(view: LintedModel) -> Iterator[Fault]:
     """Other runtimes read QLinear… and …Integer operators in part or not at all."""
     target = view.target
     for node in view.nodes:
@@ -146,7 +146,7 @@ def refused_style(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT505", _ERROR, "A weight has scales per channel or block that the target does not take")
-def refused_granularity(view: View) -> Iterator[Fault]:
+def refused_granularity(view: LintedModel) -> Iterator[Fault]:
     """QNN takes scales per channel in convolutions alone."""
     target = view.target
     for product in view.products:
@@ -167,7 +167,7 @@ def refused_granularity(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT506", _ERROR, "An operator is quantized that the target takes in float alone")
-def refused_operator(view: View) -> Iterator[Fault]:
+def refused_operator(view: LintedModel) -> Iterator[Fault]:
     """Operators that the datasheet refuses; one that only reads what a quantized neighbour made is float."""
     for node in view.nodes:
         reason = view.target.accepts.refused.get(node.op_type)
@@ -180,7 +180,7 @@ def refused_operator(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT507", _WARNING, "An operator reads quantized tensors and gives a float one")
-def half_quantized(view: View) -> Iterator[Fault]:
+def half_quantized(view: LintedModel) -> Iterator[Fault]:
     """Where every operator has to be quantized, one that is so in part runs on the CPU."""
     if view.target.static_recipe.placement is not Placement.EVERYWHERE:
         return
@@ -205,7 +205,7 @@ def half_quantized(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT508", _ERROR, "The opset or IR version is newer than the target loads")
-def too_new_model(view: View) -> Iterator[Fault]:
+def too_new_model(view: LintedModel) -> Iterator[Fault]:
     """A runtime loads opsets up to its own."""
     newest = min(view.target.accepts.newest_opset or runtime_opset_limit(), runtime_opset_limit())
     place = view.model.graph.name or "graph"
@@ -226,7 +226,7 @@ def too_new_model(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT509", _WARNING, "Products may saturate in 16 bits")
-def saturation(view: View) -> Iterator[Fault]:
+def saturation(view: LintedModel) -> Iterator[Fault]:
     """Without VNNI, x86 adds pairs of uint8 × int8 products in 16 bits."""
     if not view.target.kernels.saturates:
         return
@@ -244,7 +244,7 @@ def saturation(view: View) -> Iterator[Fault]:
             )
 
 
-def _multiplied(view: View) -> Iterator[tuple[ir.Node, ir.Value | None]]:
+def _multiplied(view: LintedModel) -> Iterator[tuple[ir.Node, ir.Value | None]]:
     """Products of 8-bit activations, and the integers of their weights."""
     for product in view.products:
         kind = view.params(product.x).qtype if product.x is not None else None

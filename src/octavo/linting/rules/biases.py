@@ -8,7 +8,7 @@ import numpy as np
 
 from octavo.linting import repairs
 from octavo.linting.findings import Fault, Repair, Severity, rule
-from octavo.linting.view import Array, Product, View, is_stored, name, stored
+from octavo.linting.view import Array, LintedModel, Product, is_stored, name, stored
 from octavo.model.graph import query
 
 _TOLERANCE = 1e-3  # of a bias scale; products in float32 differ by 1e-7
@@ -16,7 +16,7 @@ _HEADROOM = 2**30
 _INT32_MAX = 2**31 - 1
 
 
-def _stored_biases(view: View) -> Iterator[tuple[Product, Array]]:
+def _stored_biases(view: LintedModel) -> Iterator[tuple[Product, Array]]:
     for product in view.products:
         if product.bias is not None and is_stored(product.bias):
             integers = stored(product.bias)
@@ -24,7 +24,7 @@ def _stored_biases(view: View) -> Iterator[tuple[Product, Array]]:
                 yield product, integers
 
 
-def _wanted(view: View, product: Product) -> Array | None:
+def _wanted(view: LintedModel, product: Product) -> Array | None:
     """Return the scale that a bias has to have: that of the input times that of the weight."""
     if product.x is None or product.w is None:
         return None
@@ -35,7 +35,7 @@ def _wanted(view: View, product: Product) -> Array | None:
 
 
 @rule("OCT201", Severity.ERROR, "The scale of a bias is not that of the input times that of the weight")
-def bias_scale(view: View) -> Iterator[Fault]:
+def bias_scale(view: LintedModel) -> Iterator[Fault]:
     """Kernels add the bias to sums of products, whose scale is the product of both scales."""
     for product, integers in _stored_biases(view):
         bias, wanted = product.bias, _wanted(view, product)
@@ -73,7 +73,7 @@ def _rescaled(product: Product, integers: Array, given: Array, wanted: Array) ->
 
 
 @rule("OCT202", Severity.WARNING, "The integers of a bias leave no room for the sum")
-def headroom(view: View) -> Iterator[Fault]:
+def headroom(view: LintedModel) -> Iterator[Fault]:
     """Sums of products are added to the bias in 32 bits."""
     for product, integers in _stored_biases(view):
         top = int(np.abs(integers.astype(np.int64)).max(initial=0))
@@ -87,7 +87,7 @@ def headroom(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT203", Severity.ERROR, "A bias has a zero point that is not zero")
-def bias_zero_point(view: View) -> Iterator[Fault]:
+def bias_zero_point(view: LintedModel) -> Iterator[Fault]:
     """Kernels add the integers of a bias as they are."""
     for product, integers in _stored_biases(view):
         bias = product.bias
@@ -106,7 +106,7 @@ def bias_zero_point(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT204", Severity.ERROR, "A bias is quantized where the target wants it float")
-def quantized_bias(view: View) -> Iterator[Fault]:
+def quantized_bias(view: LintedModel) -> Iterator[Fault]:
     """TensorRT refuses int32 biases; others gain nothing by them."""
     if view.target.accepts.int32_biases:
         return

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.linting.findings import Fault, Severity, rule
-from octavo.linting.view import View, name
+from octavo.linting.view import LintedModel, name
 from octavo.model.graph import query
 from octavo.ops.half_precision import UNDEFINED_AT_ZERO, half_slots
 from octavo.planning.half_precision import reaches_softmax
@@ -16,7 +16,7 @@ from octavo.planning.half_precision import reaches_softmax
 _SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)  # below it a float16 loses bits
 
 
-def _half_constants(view: View) -> Iterator[tuple[ir.Node, int, ir.TensorProtocol]]:
+def _half_constants(view: LintedModel) -> Iterator[tuple[ir.Node, int, ir.TensorProtocol]]:
     """Every 16-bit float constant, with each node that reads it."""
     for node in query.nodes(view.model):
         for index, value in enumerate(node.inputs):
@@ -26,7 +26,7 @@ def _half_constants(view: View) -> Iterator[tuple[ir.Node, int, ir.TensorProtoco
 
 
 @rule("OCT701", Severity.ERROR, "A 16-bit float constant holds infinity or NaN")
-def overflowed(view: View) -> Iterator[Fault]:
+def overflowed(view: LintedModel) -> Iterator[Fault]:
     """A number beyond 65504 has become infinite in the conversion; a mask of -infinity is left alone."""
     for node, _, tensor in _half_constants(view):
         values = tensor.numpy().astype(np.float32)
@@ -41,7 +41,7 @@ def overflowed(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT702", Severity.WARNING, "A constant that keeps a divisor from zero is too small for float16")
-def vanished(view: View) -> Iterator[Fault]:
+def vanished(view: LintedModel) -> Iterator[Fault]:
     """Numbers below 6e-5 lose bits in float16, and below 3e-8 they are zero: a root of zero divides by it."""
     for node, _, tensor in _half_constants(view):
         if not query.is_op(node, "Add") or tensor.dtype is not ir.DataType.FLOAT16 or tensor.size != 1:
@@ -58,7 +58,7 @@ def vanished(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT703", Severity.ERROR, "An input is a 16-bit float where the operator takes none")
-def wrong_type(view: View) -> Iterator[Fault]:
+def wrong_type(view: LintedModel) -> Iterator[Fault]:
     """Scales of Resize and the like are float32 in every opset: the model does not load."""
     opset = query.opset(view.model)
     for node in query.nodes(view.model):
@@ -77,7 +77,7 @@ def wrong_type(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT704", Severity.NOTE, "A Cast to 16 bits is undone at once")
-def there_and_back(view: View) -> Iterator[Fault]:
+def there_and_back(view: LintedModel) -> Iterator[Fault]:
     """Two Casts that follow each other round values and save nothing."""
     for node in query.nodes(view.model):
         before = (

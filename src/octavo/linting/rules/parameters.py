@@ -8,14 +8,24 @@ import numpy as np
 
 from octavo.linting import repairs
 from octavo.linting.findings import Fault, Severity, rule
-from octavo.linting.view import View, channel_axis, dq_of, is_dq, is_q, is_stored, name, readers, stored
+from octavo.linting.view import (
+    LintedModel,
+    channel_axis,
+    dq_of,
+    is_dq,
+    is_q,
+    is_stored,
+    name,
+    readers,
+    stored,
+)
 from octavo.model.graph import query
 
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 
 
 @rule("OCT101", _ERROR, "A scale or zero point is computed, not constant")
-def computed(view: View) -> Iterator[Fault]:
+def computed(view: LintedModel) -> Iterator[Fault]:
     """A conversion has to have constant parameters to be fused."""
     for node in view.conversions:
         for index, what in ((1, "scale"), (2, "zero point")):
@@ -31,7 +41,7 @@ def computed(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT102", _ERROR, "A scale is zero, negative, infinite or not a number")
-def bad_scale(view: View) -> Iterator[Fault]:
+def bad_scale(view: LintedModel) -> Iterator[Fault]:
     """A scale is a positive, finite number; ONNX Runtime also reads weights in blocks with a negative one."""
     for node in view.conversions:
         scale = view.params(node).scale
@@ -51,7 +61,7 @@ def bad_scale(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT103", _ERROR, "A zero point has another type than the tensor")
-def zero_type(view: View) -> Iterator[Fault]:
+def zero_type(view: LintedModel) -> Iterator[Fault]:
     """Zero point and integers have one type."""
     for node in view.dequantizers:
         zero = node.inputs[2] if len(node.inputs) > 2 else None
@@ -65,7 +75,7 @@ def zero_type(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT104", _WARNING, "A tensor is dequantized by other parameters than it was quantized by")
-def unlike_pair(view: View) -> Iterator[Fault]:
+def unlike_pair(view: LintedModel) -> Iterator[Fault]:
     """A pair of conversions has one scale and one zero point."""
     for node in view.dequantizers:
         before = node.inputs[0].producer() if node.inputs[0] is not None else None
@@ -82,7 +92,7 @@ def unlike_pair(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT105", _ERROR, "Scales of a weight do not lie along its output channels")
-def wrong_axis(view: View) -> Iterator[Fault]:
+def wrong_axis(view: LintedModel) -> Iterator[Fault]:
     """Scales per channel lie along the operator's output channels."""
     for product in view.products:
         weight = stored(product.w)
@@ -101,7 +111,7 @@ def wrong_axis(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT106", _ERROR, "There are more or fewer scales than channels")
-def scale_count(view: View) -> Iterator[Fault]:
+def scale_count(view: LintedModel) -> Iterator[Fault]:
     """One scale for each index along the axis."""
     for node in view.conversions:
         params, dims = view.params(node), query.shape(node.inputs[0])
@@ -119,7 +129,7 @@ def scale_count(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT107", _ERROR, "An activation has a scale for each channel")
-def channel_activation(view: View) -> Iterator[Fault]:
+def channel_activation(view: LintedModel) -> Iterator[Fault]:
     """Activations have one scale for the tensor."""
     for node in view.quantizers:
         params = view.params(node)
@@ -133,7 +143,7 @@ def channel_activation(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT108", _WARNING, "The weight of a Gemm has no zero point")
-def missing_zero_point(view: View) -> Iterator[Fault]:
+def missing_zero_point(view: LintedModel) -> Iterator[Fault]:
     """ONNX Runtime fuses a Gemm only if the zero point of its weight is written down."""
     if not view.target.kernels.rounds_float_weights:
         return
@@ -152,7 +162,7 @@ def missing_zero_point(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT109", _WARNING, "A range is narrower than the target takes")
-def narrow_range(view: View) -> Iterator[Fault]:
+def narrow_range(view: LintedModel) -> Iterator[Fault]:
     """QNN refuses ranges that are next to nothing."""
     least = view.target.accepts.min_range
     if least is None:
@@ -171,7 +181,7 @@ def narrow_range(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT110", _ERROR, "8-bit weights in blocks stand beside quantized activations")
-def blocked_weight(view: View) -> Iterator[Fault]:
+def blocked_weight(view: LintedModel) -> Iterator[Fault]:
     """ONNX Runtime fuses such a product to a kernel that fails."""
     if not view.target.kernels.rounds_float_weights:
         return
@@ -188,7 +198,7 @@ def blocked_weight(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT111", _WARNING, "A tensor is quantized twice, with unlike parameters")
-def requantized(view: View) -> Iterator[Fault]:
+def requantized(view: LintedModel) -> Iterator[Fault]:
     """Each round trip moves values; of one type, a second one gains nothing."""
     for node in view.quantizers:
         before = dq_of(node.inputs[0])

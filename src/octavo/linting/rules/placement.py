@@ -13,7 +13,7 @@ from octavo.core.kernels import quantize
 from octavo.core.qparams import QParams
 from octavo.linting import repairs
 from octavo.linting.findings import Fault, Repair, Severity, rule
-from octavo.linting.view import View, dq_of, is_q, is_stored, name, readers
+from octavo.linting.view import LintedModel, dq_of, is_q, is_stored, name, readers
 from octavo.model.graph import query
 from octavo.ops import CLAMPS, names_of
 from octavo.ops.hooks import clamp_bounds, is_gate
@@ -23,7 +23,7 @@ _ROUNDED = names_of(lambda rule: rule.is_linear and rule.has_bias)
 
 
 @rule("OCT401", _NOTE, "A tensor is quantized more than once with the same parameters")
-def twice(view: View) -> Iterator[Fault]:
+def twice(view: LintedModel) -> Iterator[Fault]:
     """One QuantizeLinear is enough for all readers."""
     first: dict[ir.Value, list[ir.Node]] = {}
     for node in view.quantizers:
@@ -43,7 +43,7 @@ def twice(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT402", _NOTE, "A tensor is dequantized and quantized again with the same parameters")
-def round_trip(view: View) -> Iterator[Fault]:
+def round_trip(view: LintedModel) -> Iterator[Fault]:
     """DequantizeLinear followed by QuantizeLinear with equal parameters changes nothing."""
     for node in view.quantizers:
         before = dq_of(node.inputs[0])
@@ -58,7 +58,7 @@ def round_trip(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT403", _NOTE, "A Relu or Clip does what the quantized range before it has done")
-def idle_clamp(view: View) -> Iterator[Fault]:
+def idle_clamp(view: LintedModel) -> Iterator[Fault]:
     """A tensor whose zero point is its smallest integer has no negative values."""
     for node in view.nodes:
         before = dq_of(node.inputs[0]) if node.op_type in CLAMPS and node.inputs else None
@@ -85,7 +85,7 @@ def idle_clamp(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT404", _NOTE, "A weight is stored in float and quantized while the model runs")
-def unfolded(view: View) -> Iterator[Fault]:
+def unfolded(view: LintedModel) -> Iterator[Fault]:
     """Constants can be quantized once and for all."""
     for node in view.quantizers:
         tensor = query.constant(node.inputs[0])
@@ -98,7 +98,7 @@ def unfolded(view: View) -> Iterator[Fault]:
             )
 
 
-def _folded(view: View, node: ir.Node) -> Repair | None:
+def _folded(view: LintedModel, node: ir.Node) -> Repair | None:
     params, tensor = view.params(node), query.constant(node.inputs[0])
     if tensor is None or params.scale is None or params.qtype is None or params.block:
         return None
@@ -117,7 +117,7 @@ def _folded(view: View, node: ir.Node) -> Repair | None:
 
 
 @rule("OCT405", _WARNING, "An operator is quantized that is slower or coarser so")
-def better_float(view: View) -> Iterator[Fault]:
+def better_float(view: LintedModel) -> Iterator[Fault]:
     """Softmax, LayerNormalization and others that the target's sheet leaves float."""
     for node in view.nodes:
         reason = view.target.placement.kept_in_float.get(node.op_type)
@@ -134,7 +134,7 @@ def better_float(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT406", _WARNING, "A whole table is dequantized to look up a few rows")
-def whole_table(view: View) -> Iterator[Fault]:
+def whole_table(view: LintedModel) -> Iterator[Fault]:
     """DequantizeLinear in front of Gather converts every row at each run."""
     for node in view.nodes:
         dq = dq_of(node.inputs[0]) if node.op_type == "Gather" and not node.domain else None
@@ -150,7 +150,7 @@ def whole_table(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT407", _WARNING, "The runtime rounds the weights of a layer that looks float")
-def rounded_layer(view: View) -> Iterator[Fault]:
+def rounded_layer(view: LintedModel) -> Iterator[Fault]:
     """A float Conv or Gemm between conversions gets int8 weights, with one scale for all channels."""
     if not view.target.kernels.rounds_float_weights:
         return
@@ -172,7 +172,7 @@ def rounded_layer(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT408", _WARNING, "A Relu or Clip stands before a zero point that is not at the end of the range")
-def open_clamp(view: View) -> Iterator[Fault]:
+def open_clamp(view: LintedModel) -> Iterator[Fault]:
     """ONNX Runtime fuses Conv and Relu only if the quantized range begins at zero."""
     if not view.target.kernels.fused:
         return
@@ -193,7 +193,7 @@ def open_clamp(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT409", Severity.ERROR, "A Relu or Clip stands in front of a float8 QuantizeLinear")
-def float8_clamp(view: View) -> Iterator[Fault]:
+def float8_clamp(view: LintedModel) -> Iterator[Fault]:
     """ONNX Runtime drops it, and negative values pass."""
     if not view.target.kernels.rounds_float_weights:
         return
@@ -209,7 +209,7 @@ def float8_clamp(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT410", _WARNING, "A grouped Conv is quantized that is faster in float")
-def grouped(view: View) -> Iterator[Fault]:
+def grouped(view: LintedModel) -> Iterator[Fault]:
     """Grouped, not depthwise convolutions have slow integer kernels."""
     most = view.target.placement.convolutions.max_groups
     for product in view.products:
@@ -229,7 +229,7 @@ def grouped(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT411", _NOTE, "The input of a float layer is quantized for nothing")
-def for_nothing(view: View) -> Iterator[Fault]:
+def for_nothing(view: LintedModel) -> Iterator[Fault]:
     """An input that no integer kernel reads or has to write need not be quantized."""
     if view.target.static_recipe.activations is None:
         return

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from octavo.linting.findings import Fault, Severity, rule
-from octavo.linting.view import View
+from octavo.linting.view import LintedModel
 from octavo.model.graph.dequantized import Between, between
 from octavo.ops.integer_operators import WEIGHTED
 
 
 @rule("OCT601", Severity.ERROR, "The runtime does not load the model", runs=True)
-def does_not_load(view: View) -> Iterator[Fault]:
+def does_not_load(view: LintedModel) -> Iterator[Fault]:
     """Nothing else can be said of such a model."""
     found = view.running
     if isinstance(found, str):
@@ -19,7 +19,7 @@ def does_not_load(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT602", Severity.WARNING, "An operator between conversions runs in float", runs=True)
-def unfused(view: View) -> Iterator[Fault]:
+def unfused(view: LintedModel) -> Iterator[Fault]:
     """The graph that runs still has float operators fed by DequantizeLinear."""
     found = view.running
     if isinstance(found, str) or not view.target.kernels.integer_types:
@@ -51,7 +51,7 @@ def _is_activation(part: Between, constant: set[str]) -> bool:
     return any(dq.input[0] not in constant for dq in part.before)
 
 
-def _is_between(part: Between, view: View, known: set[str | None], constant: set[str]) -> bool:
+def _is_between(part: Between, view: LintedModel, known: set[str | None], constant: set[str]) -> bool:
     """A float operator between quantized values alone, though the target's sheet has a kernel for it."""
     op = part.node.op_type
     listed = op in view.target.kernels.integer_types

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from octavo.linting import repairs
 from octavo.linting.findings import Fault, Repair, Severity, rule
-from octavo.linting.view import MS, View, is_dq, is_stored, name, readers, stored
+from octavo.linting.view import MS, LintedModel, is_dq, is_stored, name, readers, stored
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor
 from octavo.model.prepare import raise_opset
@@ -19,7 +19,7 @@ _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 
 @rule("OCT301", _WARNING, "Activations have a type that is slow on the target")
-def slow_activation(view: View) -> Iterator[Fault]:
+def slow_activation(view: LintedModel) -> Iterator[Fault]:
     """int8 activations on x86."""
     for node in view.quantizers:
         params = view.params(node)
@@ -36,7 +36,7 @@ def slow_activation(view: View) -> Iterator[Fault]:
         )
 
 
-def _to_uint8(view: View, node: ir.Node) -> Repair | None:
+def _to_uint8(view: LintedModel, node: ir.Node) -> Repair | None:
     behind = list(readers(node))
     known = view.params(node).zero is not None and all(is_dq(reader) for reader in behind)
     if not known or node.outputs[0].is_graph_output():
@@ -48,7 +48,7 @@ def _to_uint8(view: View, node: ir.Node) -> Repair | None:
 
 
 @rule("OCT302", _WARNING, "Weights have a type that is slow on the target")
-def slow_weight(view: View) -> Iterator[Fault]:
+def slow_weight(view: LintedModel) -> Iterator[Fault]:
     """uint8 weights on x86."""
     for product in view.products:
         if product.x is None or product.w is None or not is_stored(product.w):
@@ -66,7 +66,7 @@ def slow_weight(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT303", _WARNING, "Weights of a dynamic product have a type that is slow on the target")
-def slow_dynamic_weight(view: View) -> Iterator[Fault]:
+def slow_dynamic_weight(view: LintedModel) -> Iterator[Fault]:
     """uint8 weights of MatMulInteger and DynamicQuantizeMatMul."""
     slots = {("", "MatMulInteger"): (1, 3), (MS, "DynamicQuantizeMatMul"): (1, 3)}
     slow = view.target.kernels.slow_weights.get("uint8")
@@ -86,7 +86,7 @@ def slow_dynamic_weight(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT304", _WARNING, "A Conv has its input quantized while the model runs")
-def dynamic_conv(view: View) -> Iterator[Fault]:
+def dynamic_conv(view: LintedModel) -> Iterator[Fault]:
     """ConvInteger has no fast kernel."""
     reason = view.target.placement.dynamic_kept_in_float.get("Conv")
     for node in view.nodes:
@@ -95,7 +95,7 @@ def dynamic_conv(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT305", _ERROR, "An integer operator has no kernel for its types")
-def missing_kernel(view: View) -> Iterator[Fault]:
+def missing_kernel(view: LintedModel) -> Iterator[Fault]:
     """int8 activations with uint8 weights, 16-bit operands, and zero points per channel of ConvInteger."""
     for node in view.nodes:
         known = INTEGER_OPERATORS.get(node.op_type)
@@ -140,7 +140,7 @@ def _operand_type(node: ir.Node, known: IntegerOperator, number: str) -> ir.Data
 
 
 @rule("OCT306", _ERROR, "A type is newer than the model's opset")
-def too_new(view: View) -> Iterator[Fault]:
+def too_new(view: LintedModel) -> Iterator[Fault]:
     """16 and 4 bits and blocks from opset 21 on, float8 from 19, scales per channel from 13."""
     for node in view.conversions:
         params = view.params(node)
@@ -156,7 +156,7 @@ def too_new(view: View) -> Iterator[Fault]:
             )
 
 
-def _needed(view: View, node: ir.Node) -> tuple[int, str]:
+def _needed(view: LintedModel, node: ir.Node) -> tuple[int, str]:
     params = view.params(node)
     kind = params.qtype
     if params.block:
@@ -170,7 +170,7 @@ def _needed(view: View, node: ir.Node) -> tuple[int, str]:
     return 10, str(kind)
 
 
-def _raised(view: View, to: int) -> Repair:
+def _raised(view: LintedModel, to: int) -> Repair:
     def repair(edit: Editor) -> None:
         raise_opset(view.model, to)
 
@@ -178,7 +178,7 @@ def _raised(view: View, to: int) -> Repair:
 
 
 @rule("OCT307", _NOTE, "Conversions of com.microsoft where the standard ones do")
-def contrib_conversion(view: View) -> Iterator[Fault]:
+def contrib_conversion(view: LintedModel) -> Iterator[Fault]:
     """Other runtimes do not know the domain."""
     for node in view.conversions:
         if node.domain == MS and _needed(view, node)[0] <= view.opset:
@@ -191,7 +191,7 @@ def contrib_conversion(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT308", _WARNING, "A Concat reads tensors of unlike types")
-def mixed_concat(view: View) -> Iterator[Fault]:
+def mixed_concat(view: LintedModel) -> Iterator[Fault]:
     """QLinearConcat takes one type."""
     for node in view.nodes:
         if node.op_type != "Concat":
@@ -207,7 +207,7 @@ def mixed_concat(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT309", _WARNING, "Scales are not float32")
-def half_scales(view: View) -> Iterator[Fault]:
+def half_scales(view: LintedModel) -> Iterator[Fault]:
     """Integer kernels of ONNX Runtime take float32 scales."""
     if not view.target.kernels.rounds_float_weights:
         return
@@ -224,7 +224,7 @@ def half_scales(view: View) -> Iterator[Fault]:
 
 
 @rule("OCT310", _WARNING, "int8 weights use the value -128 though they are symmetric")
-def lowest_integer(view: View) -> Iterator[Fault]:
+def lowest_integer(view: LintedModel) -> Iterator[Fault]:
     """TensorRT's weights are -127 … 127."""
     if not view.target.accepts.symmetric_activations:
         return

@@ -260,7 +260,7 @@ class DataFiles:
 def write_model(model: ir.Model, file: BinaryIO, beside: DataFiles | None = None) -> None:
     """Write the model file, and the weights that go beside it first."""
     proto = skeleton(model)
-    weights: list[wire.Weight] = []
+    weights: list[wire.WireWeight] = []
     for name, value in query.initializers(model.graph).items():
         tensor = content(name, value)
         if beside is not None and name in beside.place:
@@ -269,7 +269,7 @@ def write_model(model: ir.Model, file: BinaryIO, beside: DataFiles | None = None
             add_tensor(proto.graph, name, tensor)
         else:
             write = functools.partial(write_tensor, tensor)
-            weights.append(wire.Weight(header(name, tensor).SerializeToString(), size, write))
+            weights.append(wire.WireWeight(header(name, tensor).SerializeToString(), size, write))
     graph = proto.graph.SerializeToString()
     proto.ClearField("graph")
     try:

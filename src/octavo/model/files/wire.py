@@ -46,7 +46,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Weight:
+class WireWeight:
     """A weight to be written: its ``TensorProto`` without content, its size, and how to write it."""
 
     header: bytes
@@ -145,13 +145,13 @@ def split(data: memoryview, least: int) -> Split:
     return Split(b"".join(parts), weights)
 
 
-def _weight_prefix(weight: Weight) -> bytes:
+def _weight_prefix(weight: WireWeight) -> bytes:
     content = varint(_RAW_DATA << 3 | _BYTES) + varint(weight.size)
     length = len(weight.header) + len(content) + weight.size
     return varint(_INITIALIZER << 3 | _BYTES) + varint(length) + weight.header + content
 
 
-def join(file: BinaryIO, model: bytes, graph: bytes, weights: Sequence[Weight]) -> None:
+def join(file: BinaryIO, model: bytes, graph: bytes, weights: Sequence[WireWeight]) -> None:
     """Write a model: its own fields, its graph's, and one weight after the other."""
     prefixes = [_weight_prefix(weight) for weight in weights]
     inner = len(graph) + sum(map(len, prefixes)) + sum(weight.size for weight in weights)

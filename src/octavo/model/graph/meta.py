@@ -23,7 +23,7 @@ _TYPED = "octavo.typed"
 
 
 @dataclass(frozen=True)
-class Annotations:
+class ModelAnnotations:
     """What is known about a model."""
 
     path: Path | None = None  # the file that it was loaded from
@@ -31,10 +31,10 @@ class Annotations:
     op_types: Mapping[str, str] = field(default_factory=dict)  # of its nodes, by name, before preparation
 
 
-def of(model: ir.Model) -> Annotations:
+def of(model: ir.Model) -> ModelAnnotations:
     """Return what is known about a model."""
     found = model.meta.get(_MODEL)
-    return found if isinstance(found, Annotations) else Annotations()
+    return found if isinstance(found, ModelAnnotations) else ModelAnnotations()
 
 
 def annotate(model: ir.Model, **known: Any) -> None:

@@ -30,9 +30,9 @@ from octavo.model.graph.dequantized import restore
 from octavo.model.graph.normalize import normalize
 from octavo.model.graph.oversized import refuse_oversized
 from octavo.model.graph.scopes import remove_unused
-from octavo.model.prepare import batch_norm, constants, control_flow, fusions, rewrites, shapes
+from octavo.model.prepare import batch_norm, constant_folding, control_flow, fusions, rewrites, shapes
 from octavo.model.prepare.opset import raise_opset
-from octavo.model.prepare.report import Change, PrepareReport, describe_kind
+from octavo.model.prepare.prepare_report import Change, PrepareReport, describe_kind
 from octavo.model.runtime import session
 
 __all__ = ["Change", "PrepareOptions", "PrepareReport", "prepare", "raise_opset"]
@@ -92,7 +92,7 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     _infer(model, wanted, log)
     refuse_oversized(model)
     if wanted.remove_no_ops:
-        log.put("no-ops", constants.remove_no_ops(model), "{n} nodes without effect removed")
+        log.put("no-ops", constant_folding.remove_no_ops(model), "{n} nodes without effect removed")
     if wanted.fold_constants:
         log.put("stored", restore(model), "{n} weights stored in integers are float again")
         _fold(model, wanted, log)
@@ -125,19 +125,19 @@ def _raise_opset(model: ir.Model, to: int, log: _Log) -> None:
 
 def _fold(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
     """Compute what is constant, and take the branches that it decides, which may make more of it constant."""
-    budget, more = constants.BUDGET, True
+    budget, more = constant_folding.BUDGET, True
     while more:
         hoisted = control_flow.hoist_invariants(model)
         log.put(
             "invariants", hoisted, "{n} values that loops and branches hand on unchanged read from outside"
         )
-        folded = constants.fold(model, budget)
+        folded = constant_folding.fold(model, budget)
         budget = folded.budget
         settled = control_flow.settle_branches(model)
         log.put("constants", folded.nodes, "{n} constant nodes computed")
         log.put("branches", settled, "{n} branches that are always taken put in place")
         if settled and wanted.remove_no_ops:
-            constants.remove_no_ops(model)
+            constant_folding.remove_no_ops(model)
         if settled or folded.nodes:
             remove_unused(model)
             _infer(model, wanted, log)

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from octavo.model.graph import query
 from octavo.model.graph.query import is_op
-from octavo.model.prepare.patterns import (
-    Unit,
+from octavo.model.prepare.graph_patterns import (
+    Composition,
     made_by,
     near,
     operand_beside,
@@ -25,7 +25,7 @@ _TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBE = 0.044715
 
 
-def gelu(node: ir.Node) -> Unit | None:
+def gelu(node: ir.Node) -> Composition | None:
     """``x · ½ · (1 + erf(x/√2))`` around an ``Erf``, or ``x · ½ · (1 + tanh(…))`` around a ``Tanh``."""
     if is_op(node, "Erf"):
         inner = scaled(node.inputs[0], 1 / math.sqrt(2))
@@ -44,7 +44,7 @@ def gelu(node: ir.Node) -> Unit | None:
     if factors is None:
         return None
     nodes = (*before, node, one_more, *factors)
-    return Unit("Gelu", 20, nodes, (x,), {"approximate": approximate} if approximate == "tanh" else {})
+    return Composition("Gelu", 20, nodes, (x,), {"approximate": approximate} if approximate == "tanh" else {})
 
 
 def _tanh_argument(value: ir.Value | None) -> tuple[list[ir.Node], ir.Value] | None:
@@ -131,7 +131,7 @@ def _power(value: ir.Value | None, x: ir.Value, exponent: int) -> list[ir.Node] 
     return None
 
 
-def hard_swish(node: ir.Node) -> Unit | None:
+def hard_swish(node: ir.Node) -> Composition | None:
     """``x · clip(x + 3, 0, 6) / 6`` around a ``Clip``, or ``x · hardsigmoid(x)`` of slope 1/6."""
     if is_op(node, "HardSigmoid"):
         return _hard_sigmoid(node)
@@ -142,16 +142,16 @@ def hard_swish(node: ir.Node) -> Unit | None:
     factors = product_of(node.outputs[0], x, 1 / 6) if x is not None else None
     if shift is None or x is None or factors is None:
         return None
-    return Unit("HardSwish", 14, (shift, node, *factors), (x,))
+    return Composition("HardSwish", 14, (shift, node, *factors), (x,))
 
 
-def _hard_sigmoid(node: ir.Node) -> Unit | None:
+def _hard_sigmoid(node: ir.Node) -> Composition | None:
     alpha, beta = query.attribute(node, "alpha", 0.2), query.attribute(node, "beta", 0.5)
     x, product = node.inputs[0], read_by(node.outputs[0], "Mul")
     if x is None or product is None or not (math.isclose(alpha, 1 / 6, rel_tol=1e-4) and beta == 0.5):
         return None
     beside = product.inputs[1] if product.inputs[0] is node.outputs[0] else product.inputs[0]
-    return Unit("HardSwish", 14, (node, product), (x,)) if beside is x else None
+    return Composition("HardSwish", 14, (node, product), (x,)) if beside is x else None
 
 
 def _clips(node: ir.Node, low: float, high: float) -> bool:
@@ -164,7 +164,7 @@ def _clips(node: ir.Node, low: float, high: float) -> bool:
 # ---- LayerNormalization spelt out: ``d = x − mean(x)``, ``y = d / √(mean(d²) + ε) · γ (+ β)``, last axes
 
 
-def layer_norm(node: ir.Node) -> Unit | None:
+def layer_norm(node: ir.Node) -> Composition | None:
     """Return the unit around the ``Sqrt`` of a layer normalization that is written out."""
     if not is_op(node, "Sqrt"):
         return None
@@ -193,7 +193,9 @@ def layer_norm(node: ir.Node) -> Unit | None:
     before = _unique([*_centres(centre, difference), *nodes, node, quotient, scale])
     inputs = (x, gamma) if beta is None else (x, gamma, beta)
     last = (shift,) if shift is not None and beta is not None else ()
-    return Unit("LayerNormalization", 17, (*before, *last), inputs, {"axis": axes[0], "epsilon": epsilon})
+    return Composition(
+        "LayerNormalization", 17, (*before, *last), inputs, {"axis": axes[0], "epsilon": epsilon}
+    )
 
 
 def _spread(root: ir.Node) -> tuple[list[ir.Node], ir.Value, float, tuple[int, ...]] | None:

@@ -13,7 +13,7 @@ from octavo.errors import RecipeError, closest
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor, return_instead
 from octavo.model.graph.query import is_op
-from octavo.model.prepare.patterns import Unit, made_by, read_by, reduced_axes
+from octavo.model.prepare.graph_patterns import Composition, made_by, read_by, reduced_axes
 
 # ---- Borders of a model: inputs and outputs with their channels last, and shapes that are numbers
 
@@ -104,7 +104,7 @@ def _rank(value: ir.Value) -> int:
 EPSILON = 1e-12
 
 
-def lp_norm(node: ir.Node, epsilon: float = EPSILON) -> Unit | None:
+def lp_norm(node: ir.Node, epsilon: float = EPSILON) -> Composition | None:
     """Return the unit around a ReduceL2; the lower bound of its Clip has to be this ε."""
     axes = reduced_axes(node) if is_op(node, "ReduceL2") else None
     if axes is None or len(axes) != 1 or not query.attribute(node, "keepdims", 1):
@@ -128,7 +128,7 @@ def lp_norm(node: ir.Node, epsilon: float = EPSILON) -> Unit | None:
         return None
     if expand is not None and query.shape(divide.outputs[0]) != query.shape(x):
         return None
-    return Unit("LpNormalization", 1, (*nodes, divide), (x,), {"axis": axes[0], "p": 2})
+    return Composition("LpNormalization", 1, (*nodes, divide), (x,), {"axis": axes[0], "p": 2})
 
 
 # ---- Reshape, Transpose, Reshape that move blocks of an image to channels, as SpaceToDepth
@@ -140,7 +140,7 @@ _BLOCKS_FIRST, _CHANNELS_FIRST = (0, 3, 5, 1, 2, 4), (0, 1, 3, 5, 2, 4)
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class BlockShuffle:
     """The nodes, what they read, the size of a block, and the order of channels if not the usual one."""
 
     nodes: tuple[ir.Node, ...]
@@ -149,7 +149,7 @@ class Blocks:
     order: npt.NDArray[np.int64] | None = None
 
 
-def space_to_depth(node: ir.Node) -> Blocks | None:
+def space_to_depth(node: ir.Node) -> BlockShuffle | None:
     """Return the composition around a Transpose."""
     perm = tuple(query.attribute(node, "perm", None) or ())
     if not is_op(node, "Transpose") or perm not in (_BLOCKS_FIRST, _CHANNELS_FIRST):
@@ -173,4 +173,4 @@ def space_to_depth(node: ir.Node) -> Blocks | None:
         order = (
             np.arange(channels * size * size).reshape(size * size, channels).T.reshape(-1).astype(np.int64)
         )
-    return Blocks((first, node, last), x, size, order)
+    return BlockShuffle((first, node, last), x, size, order)

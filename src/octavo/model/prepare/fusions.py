@@ -17,12 +17,12 @@ import onnx_ir as ir
 from octavo.model.graph import meta, query
 from octavo.model.graph.edit import Editor
 from octavo.model.prepare.compositions import gelu, hard_swish, layer_norm
+from octavo.model.prepare.graph_patterns import Composition, closed
 from octavo.model.prepare.opset import upsample_as_resize
-from octavo.model.prepare.patterns import Unit, closed
 from octavo.model.prepare.rewrites import flat_biases
 
 # Where a search starts: the operator that every form of a composition has.
-MATCHERS: dict[str, Callable[[ir.Node], Unit | None]] = {
+MATCHERS: dict[str, Callable[[ir.Node], Composition | None]] = {
     "Erf": gelu,
     "Tanh": gelu,
     "Sqrt": layer_norm,
@@ -58,7 +58,7 @@ def fuse(model: ir.Model) -> dict[str, int]:
     return {text: count for text, count in counts.items() if count}
 
 
-def _replace(edit: Editor, unit: Unit) -> None:
+def _replace(edit: Editor, unit: Composition) -> None:
     last = unit.nodes[-1]
     name = last.name or unit.op_type
     new = edit.node(
@@ -71,7 +71,7 @@ def _replace(edit: Editor, unit: Unit) -> None:
     edit.nodes.taken.add(name)
 
 
-def _shortened(edit: Editor, unit: Unit) -> Unit:
+def _shortened(edit: Editor, unit: Composition) -> Composition:
     """``x · hardsigmoid(x)`` in two nodes, for an opset without HardSwish: a node is a pass over memory."""
     (x,), last = unit.inputs, unit.nodes[-1]
     name, kind = last.name or unit.op_type, last.outputs[0].dtype
@@ -83,10 +83,10 @@ def _shortened(edit: Editor, unit: Unit) -> Unit:
     edit.remove(reversed(unit.nodes))
     product.name = name
     edit.nodes.taken.add(name)
-    return Unit(unit.op_type, unit.since, (gate, product), unit.inputs)
+    return Composition(unit.op_type, unit.since, (gate, product), unit.inputs)
 
 
-def _mark(unit: Unit) -> int:
+def _mark(unit: Composition) -> int:
     """Mark the nodes; returns 1 unless they were marked before."""
     mark = f"{unit.op_type}:{unit.nodes[-1].name}"
     fresh = any(meta.unit(node) != mark for node in unit.nodes)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from octavo.errors import ModelError
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor
-from octavo.model.prepare.patterns import reduced_axes
+from octavo.model.prepare.graph_patterns import reduced_axes
 
 # ---- Biases in the form that quantization knows
 #

@@ -16,7 +16,7 @@ from octavo.model.graph import meta, query
 from octavo.model.graph.edit import Editor, return_instead
 from octavo.model.graph.query import subgraphs
 from octavo.model.graph.tensors import computed, element_type
-from octavo.model.prepare.constants import remove_no_ops
+from octavo.model.prepare.constant_folding import remove_no_ops
 
 WIDE = ir.DataType.FLOAT
 NARROW = query.HALF_FLOATS | {ir.DataType.DOUBLE}

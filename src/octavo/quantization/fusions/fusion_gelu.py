@@ -7,7 +7,7 @@ from functools import cached_property
 import onnx
 from onnx import NodeProto
 
-from octavo.model.prepare.patterns import Unit
+from octavo.model.prepare.graph_patterns import Composition
 from octavo.quantization.fusions._units import units
 from octavo.quantization.fusions.fusion import Fusion, Makers, Readers
 from octavo.quantization.onnx_model import ONNXModel
@@ -20,7 +20,7 @@ class FusionGelu(Fusion):
         super().__init__(model, "Gelu", "Erf")
 
     @cached_property
-    def _units(self) -> dict[str, Unit]:
+    def _units(self) -> dict[str, Composition]:
         return units(self.model.model, self.fused_op_type)
 
     def fuse(self, erf_node: NodeProto, input_name_to_nodes: Readers, output_name_to_node: Makers) -> bool:

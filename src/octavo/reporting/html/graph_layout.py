@@ -20,24 +20,24 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphLayout:
     """Points of the vertices, and the bends of edges that have any."""
 
     points: list[Point]
     bends: dict[int, list[Point]]
 
 
-def layered(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
+def layered(count: int, edges: Sequence[tuple[int, int]]) -> GraphLayout:
     """Return positions for ``count`` vertices; edges go from a smaller to a larger index."""
     if not count:
-        return Layout([], {})
+        return GraphLayout([], {})
     levels = _levels(count, edges)
     links, chains = _with_placeholders(levels, edges)
     rows = _ordered(levels, links)
     x = _placed(rows, links, count, len(levels))
     points = [(round(x[v], 1), levels[v] * ROW) for v in range(len(levels))]
     bends = {edge: [points[v] for v in chain] for edge, chain in chains.items()}
-    return Layout(points[:count], bends)
+    return GraphLayout(points[:count], bends)
 
 
 def _levels(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:

@@ -8,7 +8,7 @@ import onnx
 from onnx import NodeProto
 
 from octavo.model.prepare.for_qnn import lp_norm
-from octavo.model.prepare.patterns import Unit, closed
+from octavo.model.prepare.graph_patterns import Composition, closed
 from octavo.quantization.execution_providers.qnn._found import found
 from octavo.quantization.fusions.fusion import Fusion, Makers, Readers
 from octavo.quantization.onnx_model import ONNXModel
@@ -22,7 +22,7 @@ class FusionLpNormalization(Fusion):
         self.epsilon = epsilon
 
     @cached_property
-    def _units(self) -> dict[str, Unit]:
+    def _units(self) -> dict[str, Composition]:
         return found(self.model.model, partial(lp_norm, epsilon=self.epsilon))
 
     def fuse(self, reduce_node: NodeProto, input_name_to_nodes: Readers, output_name_to_node: Makers) -> bool:

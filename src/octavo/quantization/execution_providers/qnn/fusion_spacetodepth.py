@@ -7,8 +7,8 @@ from functools import cached_property
 import onnx
 from onnx import NodeProto
 
-from octavo.model.prepare.for_qnn import Blocks, space_to_depth
-from octavo.model.prepare.patterns import closed
+from octavo.model.prepare.for_qnn import BlockShuffle, space_to_depth
+from octavo.model.prepare.graph_patterns import closed
 from octavo.quantization.execution_providers.qnn._found import found
 from octavo.quantization.fusions.fusion import Fusion, Makers, Readers
 from octavo.quantization.onnx_model import ONNXModel
@@ -21,7 +21,7 @@ class FusionSpaceToDepth(Fusion):
         super().__init__(model, "SpaceToDepth", "Transpose")
 
     @cached_property
-    def _blocks(self) -> dict[str, Blocks]:
+    def _blocks(self) -> dict[str, BlockShuffle]:
         return found(self.model.model, space_to_depth)
 
     def fuse(self, node: NodeProto, input_name_to_nodes: Readers, output_name_to_node: Makers) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.comparison.measure import SLAB, Clipping, Gap, Power, between, row
+from octavo.comparison.distances import SLAB, Clipping, Gap, Power, between, row
 
 
 def test_distances_are_those_of_the_whole() -> None:

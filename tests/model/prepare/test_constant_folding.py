@@ -12,7 +12,7 @@ from onnx import TensorProto
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
-from octavo.model.prepare import constants, shapes
+from octavo.model.prepare import constant_folding, shapes
 
 from .helpers import before_and_after, ops
 
@@ -21,8 +21,8 @@ rng = np.random.default_rng(0)
 
 def fold(m: Any) -> None:
     shapes.infer(m)
-    constants.remove_no_ops(m)
-    constants.fold(m)
+    constant_folding.remove_no_ops(m)
+    constant_folding.fold(m)
 
 
 def test_what_depends_on_constants_alone_is_computed() -> None:
@@ -119,7 +119,7 @@ def test_widened_half_precision_weights_stay_and_are_noted() -> None:
     nodes = [node("Cast", ["w"], ["c"], to=TensorProto.FLOAT), node("MatMul", ["x", "c"], ["y"])]
     found = io.load(model(nodes, [tensor("x", [2, 64])], [tensor("y", None)], arrays))
     shapes.infer(found)
-    count, notes, _ = constants.fold(found)
+    count, notes, _ = constant_folding.fold(found)
     assert count == 0
     assert "half precision" in notes[0]
 
@@ -161,7 +161,7 @@ def test_a_part_that_the_runtime_can_not_compute_is_left_with_a_note() -> None:
     found.graph[0].outputs[0].type = found.graph.inputs[0].type
     found.graph[0].outputs[0].shape = found.graph.inputs[0].shape
     normalize(found)
-    count, notes, _ = constants.fold(found)
+    count, notes, _ = constant_folding.fold(found)
     assert count == 0
     assert "left as they are" in notes[0]
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from octavo.errors import ModelError, OutputError
 from octavo.linting.findings import RULES, Finding, Lint, Severity
-from octavo.linting.view import View
+from octavo.linting.view import LintedModel
 from octavo.model.files import io
 from octavo.model.graph.edit import Editor
 from octavo.model.graph.normalize import normalize
@@ -39,7 +39,7 @@ def lint(
     normalize(loaded)
     shapes.infer(loaded)
     fixed = _mended(loaded, sheet) if fix or output is not None else []
-    found = Lint(loaded, source, sheet.name, _findings(View(loaded, sheet)), tuple(fixed))
+    found = Lint(loaded, source, sheet.name, _findings(LintedModel(loaded, sheet)), tuple(fixed))
     if output is not None:
         if fixed:
             _check(loaded)
@@ -47,7 +47,7 @@ def lint(
     return found
 
 
-def _findings(view: View) -> tuple[Finding, ...]:
+def _findings(view: LintedModel) -> tuple[Finding, ...]:
     """What all rules find, errors first; a node that a rule of its own explains is not called unfused too."""
     found = [one for rule in RULES.values() for one in rule.findings(view)]
     explained = {one.node for one in found if not RULES[one.rule].runs}
@@ -62,7 +62,7 @@ def _mended(model: ir.Model, target: Target) -> list[Finding]:
         for rule in RULES.values():
             if rule.runs:
                 continue
-            for finding in rule.findings(View(model, target)):
+            for finding in rule.findings(LintedModel(model, target)):
                 if finding.repair is not None:
                     finding.repair(Editor(model))
                     done.append(finding)

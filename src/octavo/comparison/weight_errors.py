@@ -8,11 +8,11 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from octavo.comparison import constants, measure
-from octavo.comparison.constants import Array
+from octavo.comparison import constant_values, distances
+from octavo.comparison.constant_values import Array
+from octavo.comparison.distances import Errors
 from octavo.comparison.lowered_operators import Unit, channel_axis, scale_of, weight
 from octavo.comparison.match import Matching, Pair, aligned, weight_pairs
-from octavo.comparison.measure import Errors
 from octavo.core.qtypes import QType, from_onnx, qtype
 from octavo.model.graph import query
 from octavo.model.graph.operators import BLOCKWISE
@@ -58,7 +58,7 @@ def weight_errors(found: Matching) -> dict[tuple[Pair, int], WeightError]:
         if plain is None or mine is None or not plain.size:
             continue
         turned = aligned(plain, mine)
-        errors = measure.between(plain, turned) if turned is not None else None
+        errors = distances.between(plain, turned) if turned is not None else None
         if errors is not None:
             off = _ROUGHLY if found.is_rough else _HALF
             made[pair, place] = _describe(pair, place, kind, plain, mine, errors, off)
@@ -107,7 +107,7 @@ def _excess(plain: Array, errors: Errors, kind: StoredType, axis: int | None, sc
     step = 2 * np.abs(plain).max(axis=over).astype(np.float64) / (2**kind.bits - 1)
     energy = float(np.square(plain, dtype=np.float64).sum())
     least = float(np.mean(step**2)) / 12 * plain.size
-    return max(0.0, measure.sqnr(energy, least) - errors.sqnr) if least > 0 else 0.0
+    return max(0.0, distances.sqnr(energy, least) - errors.sqnr) if least > 0 else 0.0
 
 
 def _channel_spread(unit: Unit, place: int, plain: Array) -> float:
@@ -131,19 +131,19 @@ def _step(unit: Unit, place: int, mine: Array) -> Array | None:
     maker = operand.value.producer() if operand is not None else None
     block = 0
     if maker is not None and maker.op_type == "DequantizeLinear":
-        scale = constants.numbers(maker.inputs[1])
+        scale = constant_values.numbers(maker.inputs[1])
         axis, block = (int(query.attribute(maker, n, d)) for n, d in (("axis", 1), ("block_size", 0)))
     elif unit.is_integer and unit.kind not in ("Gather", "LSTM") and unit.node.op_type != "MatMulNBits":
         scale, axis = scale_of(unit, place), channel_axis(unit, place)
     else:
         return None
-    return constants.spread(scale, mine.shape, axis, block) if scale is not None else None
+    return constant_values.spread(scale, mine.shape, axis, block) if scale is not None else None
 
 
 def _stored_type(unit: Unit, place: int) -> StoredType | None:
     """Return the type that a weight is stored in, if that is a quantized one or a 16-bit float."""
     operand = unit.operands[place]
-    kind = query.element_type(constants.stored_value(operand.value)) if operand is not None else None
+    kind = query.element_type(constant_values.stored_value(operand.value)) if operand is not None else None
     if kind is None or kind in query.HALF_FLOATS:
         return kind
     if kind is ir.DataType.UINT8 and unit.node.op_type in BLOCKWISE:  # bytes may hold several integers

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from octavo.comparison.measure import Errors
-from octavo.comparison.weights import WeightError
+from octavo.comparison.distances import Errors
+from octavo.comparison.weight_errors import WeightError
 from octavo.core import codec
 from octavo.core.recipe import Override, Recipe
 from octavo.core.shown import Shown
@@ -81,7 +81,7 @@ class Culprit:
 
 
 @dataclass(frozen=True)
-class OutputError:
+class OutputComparison:
     """An output of the model: against float, and optimized against unoptimized."""
 
     name: str
@@ -101,7 +101,7 @@ class Comparison(Shown):
     looked: int  # samples in which tensors inside the models were compared
     matched: int
     unmatched: tuple[str, ...]
-    outputs: tuple[OutputError, ...]
+    outputs: tuple[OutputComparison, ...]
     tensors: tuple[TensorError, ...]
     weights: tuple[WeightError, ...]
     culprits: tuple[Culprit, ...]

@@ -32,7 +32,7 @@ _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 
 
 @dataclass(frozen=True)
-class Format:
+class BlockFormat:
     """How values are stored: so many in a block of so many bytes."""
 
     name: str
@@ -40,18 +40,18 @@ class Format:
     bytes: int
 
 
-FORMATS: dict[int, Format] = {
-    0: Format("F32", 1, 4),
-    1: Format("F16", 1, 2),
-    2: Format("Q4_0", 32, 18),
-    3: Format("Q4_1", 32, 20),
-    6: Format("Q5_0", 32, 22),
-    7: Format("Q5_1", 32, 24),
-    8: Format("Q8_0", 32, 34),
-    12: Format("Q4_K", 256, 144),
-    13: Format("Q5_K", 256, 176),
-    14: Format("Q6_K", 256, 210),
-    30: Format("BF16", 1, 2),
+FORMATS: dict[int, BlockFormat] = {
+    0: BlockFormat("F32", 1, 4),
+    1: BlockFormat("F16", 1, 2),
+    2: BlockFormat("Q4_0", 32, 18),
+    3: BlockFormat("Q4_1", 32, 20),
+    6: BlockFormat("Q5_0", 32, 22),
+    7: BlockFormat("Q5_1", 32, 24),
+    8: BlockFormat("Q8_0", 32, 34),
+    12: BlockFormat("Q4_K", 256, 144),
+    13: BlockFormat("Q5_K", 256, 176),
+    14: BlockFormat("Q6_K", 256, 210),
+    30: BlockFormat("BF16", 1, 2),
 }
 
 
@@ -61,7 +61,7 @@ class GgufTensor:
 
     name: str
     shape: tuple[int, ...]
-    format: Format | None  # None: one that is not known here
+    format: BlockFormat | None  # None: one that is not known here
     code: int
     blocks: npt.NDArray[np.uint8]  # [blocks, bytes]; empty where the format is not known
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from octavo.calibration.observe.observations import GraphWriter, Observation
 from octavo.calibration.observe.subgraphs import observe_graph
-from octavo.comparison.signals import Numbers
+from octavo.comparison.signals import ScaleAndZero
 from octavo.model.files.serialize import skeleton
 from octavo.model.graph import query
 from octavo.model.runtime import session_inputs
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Observed:
+class TensorSession:
     """A session, and under which name it returns each tensor; tensors inside subgraphs come as rows."""
 
     session: Session
@@ -35,14 +35,14 @@ class Observed:
         return {**feed, **self.session.run({n: a for n, a in feed.items() if n in inputs})}
 
 
-def observed(
+def open_returning(
     model: ir.Model,
     values: Iterable[ir.Value],
-    integers: Mapping[ir.Value, Numbers],
+    integers: Mapping[ir.Value, ScaleAndZero],
     *,
     optimize: bool = True,
     threads: int | None = None,
-) -> Observed:
+) -> TensorSession:
     """Open a model that returns these values too; those in ``integers`` are dequantized first."""
     proto = skeleton(model, runtime_ir_limit())
     graph = proto.graph
@@ -60,7 +60,7 @@ def observed(
         if name not in outputs and not value.is_graph_input():
             outputs.add(name)
             graph.output.add(name=name)
-    return Observed(session_inputs.open_message(proto, model, optimize=optimize, threads=threads), names)
+    return TensorSession(session_inputs.open_message(proto, model, optimize=optimize, threads=threads), names)
 
 
 def _want(value: ir.Value) -> Observation:
@@ -68,7 +68,7 @@ def _want(value: ir.Value) -> Observation:
     return Observation(step=1, is_float32=is_float32, shape=query.static_shape(value))
 
 
-def _dequantized(graph: onnx.GraphProto, value: ir.Value, numbers: Numbers, index: int) -> str:
+def _dequantized(graph: onnx.GraphProto, value: ir.Value, numbers: ScaleAndZero, index: int) -> str:
     output = f"octavo.compare/{index}/{value.name}"
     given = [value, numbers.scale, *([numbers.zero] if numbers.zero is not None else [])]
     graph.node.append(

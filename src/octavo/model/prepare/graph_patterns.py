@@ -17,7 +17,7 @@ from octavo.model.graph.query import is_op
 
 
 @dataclass(frozen=True)
-class Unit:
+class Composition:
     """Nodes, the last of which makes the result, and the operator that they compute."""
 
     op_type: str
