@@ -39,7 +39,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         ".read_bytes()": "a file system without maps: the same file, read whole",
         "mmap.mmap": "the same file",
     },
-    "model/files/gguf_files.py": {
+    "model/files/gguf_format.py": {
         ".open(mode)": "a regular file; every count and offset is checked",
         "mmap.mmap": "the same file",
     },
