@@ -147,8 +147,8 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "they go always; outputs can be off by the whole range",
         ),
         (
-            "Entropy never chooses a range whose error could be more than three times that of min-max; with 128 bins, the default, there is nothing to choose, and the ranges are the same",
-            "ranges that clip most of the values with more bins",
+            "Entropy never chooses a range whose error could be more than three times that of min-max. With as many bins as levels, the default, ranges are the same; with more, where stock's err no more than that, 19 of 20 ranges are within 10 % of stock's",
+            "of ranges of random data a third err more than that with 256 bins, two thirds with 1024; some end below where they begin",
         ),
         (
             "`symmetric` counts for Entropy, and a symmetric Percentile is symmetric about 0 where that is requested; left out, its range ends at the extremes",
@@ -322,7 +322,7 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "as imported",
         ),
         (
-            "`quantize_qat` and the first generation of `quantize` are still there; so is `python -m octavo.quantization.calibrate`",
+            "`quantize_qat`, the first generation of `quantize` and `matmul_4bits_quantizer` are still there; so is `python -m octavo.quantization.calibrate`",
             "removed",
         ),
     ),

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from octavo.core import blocks
 from octavo.errors import DataError, OctavoError, OutputError, RecipeError
 from octavo.model.files import io
+from octavo.quantization import matmul_4bits_quantizer as four
 from octavo.quantization import matmul_nbits_quantizer as nb
 from octavo.quantization._types import QuantFormat
 from quantization.weight_graphs import (
@@ -80,6 +81,15 @@ def test_the_runtime_computes_with_the_stored_weights(
         assert np.abs(got - want).max() < (2e-3 if dtype == np.float16 else 1e-5) * np.abs(want).max()
         fused = run(made, {"x": x}).astype(np.float64)  # the runtime may round activations to 8 bits
         assert np.abs(fused - want).max() < 0.03 * np.abs(want).max()
+
+
+def test_the_name_of_older_releases_gives_the_same_weights() -> None:
+    older = four.MatMul4BitsQuantizer(product(96, 8), 32, True, 4)
+    older.process()
+    assert older.model.model == quantized(product(96, 8), 4, 32, True, 4)
+    by_method = four.MatMul4BitsQuantizer(product(96, 8), algo_config=four.RTNWeightOnlyQuantConfig())
+    by_method.process()
+    assert op_types(by_method.model.model) == ["MatMulNBits"]
 
 
 @pytest.mark.parametrize("rows", [32, 96, 160], ids=["1 block", "3 blocks", "5 blocks"])

@@ -119,7 +119,8 @@ def swap(targets: Sequence[Path], temporaries: Sequence[Path]) -> None:
     with _turn(targets[0].parent):
         leftovers.sweep(targets[0].parent)
         _swap(targets, temporaries)
-    _sync_folder(targets[0].parent)
+        if len(targets) > 1:  # one rename is whole by itself, whatever stops the machine
+            _sync_folder(targets[0].parent)
 
 
 def _swap(targets: Sequence[Path], temporaries: Sequence[Path]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 
+from octavo import calibration
 from octavo.algorithms import steps as stepping
 from octavo.core.stats import Range
 from octavo.model.files import io
@@ -17,7 +18,7 @@ from octavo.quantization import _work, calibrate
 from octavo.quantization._errors import OptionError, QuantizationWarning
 from octavo.quantization._models import model_has_external_data
 from octavo.quantization._readers import twice
-from octavo.quantization._tensors_data import TensorsData, load_tensors_data, save_tensors_data
+from octavo.quantization._tensors_data import TensorsData, load_tensors_data, narrow, save_tensors_data
 from octavo.quantization.translate import Calibration
 
 _ARGUMENTS = {
@@ -88,6 +89,8 @@ def _cached(job: _work.Job, reader: Any, cache: str | Path | None) -> TensorsDat
         )
     was, smooth = bool(getattr(found, "smooth_quant", False)), bool(job.recipe.steps)
     if was == smooth:
+        if clipped := narrow(found):
+            warnings.warn(calibration.narrow_ranges_note(clipped), QuantizationWarning, stacklevel=4)
         return found
     said = f"The calibration cache {cache} was made with smooth_quant={was}, and smooth_quant={smooth} now"
     if reader is None:

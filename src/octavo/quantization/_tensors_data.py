@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.calibration.methods.spread import LEAST_SHARE, Spread
 from octavo.calibration.tables import stock_cache
 from octavo.core.stats import Range
 from octavo.errors import TableError
@@ -143,6 +144,20 @@ def as_range(data: TensorData) -> Range:
     low, high = data.range_value
     std = float(np.max(data.std)) if "std" in data._attrs else None  # type: ignore[attr-defined]
     return Range(float(np.min(low)), float(np.max(high)), std)
+
+
+def narrow(tensors: TensorsData) -> dict[str, float]:
+    """Return the tensors whose ranges keep less than half of what their histograms count."""
+    shares: dict[str, float] = {}
+    for name, data in tensors.items():
+        counts, edges = (np.atleast_1d(_either(data, *keys)) for keys in (("hist",), ("hist_edges", "bins")))
+        if len(edges) == len(counts) + 1 and counts.sum() > 0:  # in caches of other tools they need not fit
+            shares[name] = Spread(edges.astype(np.float64), counts).share(as_range(data))
+    return {name: share for name, share in shares.items() if share < LEAST_SHARE}
+
+
+def _either(data: TensorData, *keys: str) -> Any:
+    return next((getattr(data, key) for key in keys if key in data._attrs), 0)
 
 
 def _entry(name: str, value: TensorData | tuple[Any, ...]) -> TensorData:

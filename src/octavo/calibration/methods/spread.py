@@ -50,6 +50,12 @@ class Spread:
             edges[-1] = state.high
         return cls(edges, counts.astype(np.float64))
 
+    def share(self, found: Range) -> float:
+        """Return the share of the values that lie in a range, widened to hold zero."""
+        below = np.concatenate([[0.0], np.cumsum(self.counts)])
+        low, high = np.interp([min(found.low, 0.0), max(found.high, 0.0)], self.edges, below)
+        return float((high - low) / below[-1])
+
     def folded(self) -> Spread:
         """Return the magnitudes of the values."""
         edges = np.unique(np.abs(np.append(self.edges, 0.0)))
@@ -127,10 +133,7 @@ def kept_share(state: State, found: Range) -> float:
     state = first_of(state)
     if not isinstance(state, HistogramState) or not state.total or state.low == state.high:
         return 1.0
-    spread = Spread.of(state)
-    below = np.concatenate([[0.0], np.cumsum(spread.counts)])
-    low, high = np.interp([min(found.low, 0.0), max(found.high, 0.0)], spread.edges, below)
-    return float((high - low) / below[-1])
+    return Spread.of(state).share(found)
 
 
 def narrow_ranges(stats: Mapping[str, State], ranges: Mapping[str, Range]) -> dict[str, float]:

@@ -76,10 +76,12 @@ def _newest_opset() -> int:
 
 
 def _element_types(model: ir.Model) -> set[ir.DataType]:
-    found: set[ir.DataType | None] = {element_type(tensor) for tensor in query.tensors(model)}
+    found: set[ir.DataType | None] = set()
     for graph in query.graphs(model):
-        found.update(value.dtype for value in graph.inputs)
-    found.update([value.dtype for node in query.nodes(model) for value in node.outputs])
+        tensors = (value.const_value for value in query.initializers(graph).values())
+        found.update([element_type(tensor) for tensor in tensors if tensor is not None])
+        found.update([value.dtype for value in graph.inputs])
+        found.update([value.dtype for node in graph for value in node.outputs])
     return {dtype for dtype in found if dtype is not None}
 
 
