@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,6 +29,7 @@ from octavo.targets import Target
 from octavo.tuning import Demands, TaskCheck, Tuned
 from octavo.tuning.deadline import Limit
 from octavo.tuning.gates import gates_of_trial
+from octavo.tuning.quick import refuse_no_gain
 from octavo.tuning.requirements import OneWay, Requirements, demands_of, task_of
 from octavo.tuning.search import TIME_LIMIT
 
@@ -146,6 +148,15 @@ def quantize(
         run = replace(run, observation=replace(run.observation, samples=wanted.calibration_samples))
     if not (wanted.is_static or wanted.steps or wanted.half is not None or reads_inputs(wanted)):
         data = None
+    if (
+        data is None
+        and call.stats is None
+        and effort is None
+        and not request.fixes_recipe
+        and sheet.runs_here
+    ):
+        accept = partial(refuse_no_gain, model, run.execution.threads)
+        run = replace(run, destination=replace(run.destination, accept=accept))
     made = pipeline.quantize(model, data, wanted, sheet.at(run.execution.threads), way.without_output(run))
     return way.checked(made, run)
 

@@ -9,6 +9,7 @@ import pytest
 
 from octavo.cli import console as module
 from octavo.cli.console import Console, show
+from octavo.core.progress import WHOLE_RUN
 
 
 class Terminal(io.StringIO):
@@ -70,6 +71,32 @@ def test_a_bar_says_what_is_done_how_much_and_how_long_the_rest_takes(
     uncounted = module._Phase("time", 7, None, begun=time.monotonic() - 30)
     assert (uncounted.rest, uncounted.seconds_left) == ("7", None)
     assert str(module._Phase("verify", 0, 1)) == "verify, 0 s"
+
+
+def test_where_the_whole_run_is_estimated_that_is_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 60.0)
+    bar = module._Bar(Terminal())
+    bar.update("calibrate", 3, 4)
+    bar.update(WHOLE_RUN, 10, 70)
+    assert bar.rest in ("3/4, 1:00 left in all", "3/4, 0:59 left in all")
+    bar.update(WHOLE_RUN, 80, 80)
+    assert bar.rest == "3/4, 0:01 left in all"
+    bar.end()
+
+
+def test_a_log_says_how_long_the_whole_run_takes_and_no_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "INTERVAL", 0.0)
+    stream = io.StringIO()
+    console = Console(stream=stream)
+    console.progress("calibrate", 0, 4)
+    console.progress(WHOLE_RUN, 10, 71)
+    console.progress("calibrate", 1, 4)
+    last = stream.getvalue().splitlines()[-1]
+    assert last.startswith("calibrate 1 of 4")
+    assert "s left in all" in last
+    assert WHOLE_RUN not in stream.getvalue()
 
 
 def test_one_bar_stays_for_all_phases(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import octavo
 from octavo import pipeline
+from octavo.core.progress import silent
 from octavo.evaluation.timing.latency import Ratio
 from octavo.tuning import Demands, runner, search
 from octavo.tuning.deadline import Deadline, Limit, OutOfTime
@@ -73,10 +74,10 @@ def test_calibration_is_stopped_too_once_there_is_a_result_that_needs_none(
 
 def test_before_there_is_a_result_nothing_is_stopped() -> None:
     late = Deadline.after(0)
-    late.checked(pipeline.silent)("calibrate", 1, 2)
+    late.checked(silent)("calibrate", 1, 2)
     late.is_armed = True
     with pytest.raises(OutOfTime):
-        late.checked(pipeline.silent)("calibrate", 1, 2)
+        late.checked(silent)("calibrate", 1, 2)
 
 
 def test_ctrl_c_keeps_the_best_so_far_under_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

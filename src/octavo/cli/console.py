@@ -1,7 +1,8 @@
 """Where words go: answers to standard output, remarks and progress to standard error.
 
 A bar is drawn only on a terminal, and only for work that lasts longer than a second. Elsewhere a phase that
-took that long leaves one plain line, and a very long one a line each half minute: it never looks hung.
+took that long leaves one plain line, and a very long one a line each half minute: it never looks hung. Where
+a run of many phases says how long all of it takes, bar and time left are those of the whole run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
+
+from octavo.core.progress import WHOLE_RUN
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -99,17 +102,44 @@ class _Phase:
         return clean(self.name, _LONGEST_TITLE)
 
     @property
+    def count(self) -> str:
+        """Return how much is done."""
+        return f"{self.done}/{self.total}" if self.is_counted else str(self.done) if self.done else ""
+
+    @property
     def rest(self) -> str:
         """Return how much is done, and how long the rest takes."""
-        count = f"{self.done}/{self.total}" if self.is_counted else str(self.done) if self.done else ""
         left = self.seconds_left
-        return f"{count}, {_clock(left)} left" if left is not None else count
+        return f"{self.count}, {_clock(left)} left" if left is not None else self.count
 
     def __str__(self) -> str:
         from octavo.reporting.text import clean
 
         count = f" {self.done} of {self.total}" if self.is_counted else f" {self.done}" if self.done else ""
         return f"{clean(self.name)}{count}, {self.elapsed:.0f} s"
+
+
+@dataclass
+class _WholeRun:
+    """How long all phases together take, as the run estimates it."""
+
+    begun: float
+    end: float
+
+    @classmethod
+    def of(cls, elapsed: int, total: int | None) -> _WholeRun:
+        now = time.monotonic()
+        return cls(now - elapsed, now - elapsed + max(total or 0, elapsed))
+
+    @property
+    def elapsed(self) -> float:
+        """Return the seconds since the beginning."""
+        return time.monotonic() - self.begun
+
+    @property
+    def seconds_left(self) -> float:
+        """Return the seconds that are left; at least one, as it is not over."""
+        return max(1.0, self.end - time.monotonic())
 
 
 def _clock(seconds: float) -> str:
@@ -122,18 +152,23 @@ class _Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._phase: _Phase | None = None
+        self._whole: _WholeRun | None = None
         self._last = time.monotonic()
 
     def update(self, name: str, done: int, total: int | None) -> None:
         """Take note of how far a phase is; another name ends the one before."""
+        if name == WHOLE_RUN:
+            self._whole = _WholeRun.of(done, total)
+            return
         if self._phase is None or self._phase.name != name:
             self.end()
             self._phase = _Phase(name)
         self._phase.update(done, total)
         if time.monotonic() - self._last > INTERVAL:
             self._last = time.monotonic()
-            left = self._phase.seconds_left
-            rest = f", about {left:.0f} s left" if left is not None else ""
+            left = self._whole.seconds_left if self._whole is not None else self._phase.seconds_left
+            where = " in all" if self._whole is not None else ""
+            rest = f", about {left:.0f} s left{where}" if left is not None else ""
             say(f"{self._phase}{rest}", self._stream)
 
     def end(self) -> None:
@@ -146,14 +181,15 @@ class _Lines:
 class _Bar:
     """Progress for a terminal: one line for all phases, which appears when the work lasts long enough.
 
-    It says what is being done, how much of it, how long the rest of this phase takes, and the time since the
-    beginning, which goes on counting in phases that can't tell how far they are.
+    It says what is being done, how much of it, how long the rest takes, and the time since the beginning,
+    which goes on counting in phases that can't tell how far they are.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = threading.Lock()
         self._phase = _Phase("")
+        self._whole: _WholeRun | None = None
         self._begun = time.monotonic()
         self._bar: Progress | None = None
         self._is_over = False
@@ -164,9 +200,12 @@ class _Bar:
     def update(self, name: str, done: int, total: int | None) -> None:
         """Take note of how far a phase is."""
         with self._lock:
-            if self._phase.name != name:
-                self._phase = _Phase(name)
-            self._phase.update(done, total)
+            if name == WHOLE_RUN:
+                self._whole = _WholeRun.of(done, total)
+            else:
+                if self._phase.name != name:
+                    self._phase = _Phase(name)
+                self._phase.update(done, total)
             self._draw()
 
     def end(self) -> None:
@@ -179,6 +218,13 @@ class _Bar:
                 self._bar = None
 
     @property
+    def rest(self) -> str:
+        """Return how much of the phase is done, and how long the whole run takes, or else this phase."""
+        if self._whole is None:
+            return self._phase.rest
+        return ", ".join(filter(None, [self._phase.count, f"{_clock(self._whole.seconds_left)} left in all"]))
+
+    @property
     def clock(self) -> str:
         """Return the time since the beginning."""
         return _clock(time.monotonic() - self._begun)
@@ -186,8 +232,11 @@ class _Bar:
     def _draw(self) -> None:
         if self._bar is not None:
             (task,) = self._bar.tasks
-            task.total = self._phase.total if self._phase.is_counted else None  # none: the bar pulses
-            task.completed = self._phase.done
+            if self._whole is not None:
+                task.completed, task.total = self._whole.elapsed, self._whole.end - self._whole.begun
+            else:
+                task.total = self._phase.total if self._phase.is_counted else None  # none: the bar pulses
+                task.completed = self._phase.done
             task.fields["phase"] = self._phase
 
     def _show(self) -> None:
@@ -200,7 +249,7 @@ class _Bar:
             self._bar = Progress(
                 TextColumn("{task.fields[phase].title}", markup=False),
                 BarColumn(bar_width=24),
-                TextColumn("{task.fields[phase].rest}", markup=False),
+                TextColumn("{task.fields[bar].rest}", markup=False),
                 TextColumn("{task.fields[bar].clock}", style="progress.elapsed"),
                 console=RichConsole(file=self._stream, markup=False),
                 transient=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from octavo.core import kernels
 from octavo.core.affine import from_range
 from octavo.core.granularity import PerChannel, PerTensor
 from octavo.core.plan import Constant, Measured, Plan
+from octavo.core.progress import Progress
 from octavo.core.requests import Histogram, Request
 from octavo.core.scheme import MinMax, Percentile, Scheme
 from octavo.core.stats import Range, Stats
@@ -25,8 +26,6 @@ from octavo.model.runtime.session import runtime_opset_limit
 from octavo.planning import hazards
 from octavo.planning.resolve import weight_array
 from octavo.reporting.text import many, some
-
-Progress = Callable[[str, int, int | None], None]
 
 LEAST_OPSET = 13  # scales per channel
 MIN_SAMPLES = 8  # samples; fewer make poor ranges

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol, cast
 
 import onnx_ir as ir
@@ -18,13 +17,12 @@ from octavo.comparison.match import prepared as prepared_form
 from octavo.comparison.signals import SignalView
 from octavo.comparison.weight_errors import WeightError, weight_errors
 from octavo.core import scratch
+from octavo.core.progress import Progress, silent
 from octavo.data.feeds import Data
 from octavo.errors import ModelError
 from octavo.model.files import io
 from octavo.model.graph import meta, query
 from octavo.model.runtime.session_inputs import with_mapped_weights
-
-Progress = Callable[[str, int, int | None], None]
 
 MAX_UNITS = 16  # units that are looked at closer
 _FACTORS = (
@@ -57,7 +55,7 @@ def compare(
     ``quantized`` is a model, or the result of ``quantize``; ``data`` fits the float model's inputs. Outputs
     are compared in every sample, tensors inside in the first 8 and then in every tenth.
     """
-    tell: Progress = progress if progress is not None else lambda phase, done, total: None
+    tell = progress if progress is not None else silent
     with scratch.folder() as folder:
         tell("match", 0, 1)
         mine = with_mapped_weights(plain(model_of(quantized)), lambda: folder)

@@ -11,8 +11,9 @@ from typing import Any
 
 from octavo import planning
 from octavo.comparison import checks
-from octavo.comparison.checks import ERROR, LEAST_OPSET, NOTE, WARNING, Finding, Progress
+from octavo.comparison.checks import ERROR, LEAST_OPSET, NOTE, WARNING, Finding
 from octavo.comparison.match import prepared
+from octavo.core.progress import Progress
 from octavo.core.shown import Shown
 from octavo.data.feeds import Data
 from octavo.errors import ModelError

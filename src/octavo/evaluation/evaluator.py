@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from octavo.calibration.engines import Engine, engine_of
+from octavo.core.progress import Progress
 from octavo.errors import DataError, RecipeError
 from octavo.evaluation import metric_intervals
 from octavo.evaluation.model_paths import check_same_inputs, model_path, model_title
@@ -28,7 +29,6 @@ from octavo.model.files import io
 from octavo.model.runtime.samples import specs_of
 from octavo.model.runtime.session import Session
 
-Progress = Callable[[str, int, int | None], None]
 Rows = list[Sequence[Any]]  # for each model, a row for each sample
 
 _LISTED_VALUES = 20  # an option with more values than this is reported by their count alone

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.core import scratch
+from octavo.core.progress import Progress, silent
 from octavo.errors import ModelError, OutputError, RecipeError, closest
 from octavo.evaluation.timing.footprint import footprint
 from octavo.folders import beside
@@ -27,7 +28,6 @@ from octavo.folders.result import FolderResult
 from octavo.folders.samples import FolderData, folder_data
 from octavo.folders.staging import MANIFEST, check_output, new_folder
 from octavo.folders.variants import AUTO, FP32, Floor, Variant, chosen_variants
-from octavo.pipeline.options import Progress, silent
 from octavo.reporting.folder_tables import folder_card
 from octavo.result import versions
 

@@ -27,10 +27,8 @@ from octavo.pipeline.options import (
     Execution,
     Observation,
     Options,
-    Progress,
     Run,
     run_of,
-    silent,
 )
 from octavo.pipeline.plan import Planned, planned
 from octavo.pipeline.prepare import (
@@ -54,7 +52,6 @@ __all__ = [
     "Options",
     "Planned",
     "PreparedModel",
-    "Progress",
     "Run",
     "carry_out",
     "finish",
@@ -69,7 +66,6 @@ __all__ = [
     "run_of",
     "samples_of",
     "schemes",
-    "silent",
     "statistics_requests",
     "uncollected",
     "with_half",

@@ -18,7 +18,7 @@ from octavo.pipeline.half_precision import with_half
 from octavo.pipeline.load import load
 from octavo.pipeline.mixed_bits import with_widths
 from octavo.pipeline.options import Run
-from octavo.pipeline.plan import planned, refuse_nothing
+from octavo.pipeline.plan import gain_by_data, planned, refuse_nothing
 from octavo.pipeline.prepare import PreparedModel, needed_opset, ready, uncollected
 from octavo.pipeline.resolve import (
     Steps,
@@ -78,7 +78,8 @@ def quantize(
     with uncollected():
         made = planned(model, recipe, target)
     if recipe.half is None:
-        refuse_nothing(model, made.plan)
+        nothing = not made.plan.nodes and not made.plan.compressed
+        refuse_nothing(model, made.plan, gain_by_data(model, recipe, target) if nothing else "")
     found: Calibrated | None = None
     subject.at_opset(made.plan.opset)
     if made.plan.needs() or steps.remaining or needs_inputs(made.plan):

@@ -33,6 +33,8 @@ def finish(
         params, reports = resolved(model, plan, found, run, steps)
         plan = planning.settled_lowerings(model, plan, params)
         emit(model, plan, params)
+    if run.destination.accept is not None:
+        run.destination.accept(model, prepared.float_bytes)
     samples = found.samples if found is not None else None
     unchecked = _unchecked(plan)
     if unchecked:

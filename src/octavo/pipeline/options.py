@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import onnx_ir as ir
 
 from octavo.calibration.engines import Engine, engine_of
+from octavo.core.progress import Progress, silent
 from octavo.core.stats import Stats
 from octavo.errors import RecipeError, closest
 from octavo.model.prepare import PrepareOptions
 
 if TYPE_CHECKING:
     from octavo.pipeline.calibrate import KnownStatistics
-
-Progress: TypeAlias = Callable[[str, int, int | None], None]
-
-
-def silent(phase: str, done: int, total: int | None) -> None:
-    """A progress callback that shows nothing."""
 
 
 class Options(TypedDict, total=False):
@@ -94,6 +91,7 @@ class Destination:
     external_data: bool | None = None
     verify: bool = True
     sample: Mapping[str, Any] | None = None  # that a result is run on where it is not calibrated
+    accept: Callable[[ir.Model, int], None] | None = None  # raises for a model, beside the bytes of float
 
 
 @dataclass(frozen=True)

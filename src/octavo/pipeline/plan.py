@@ -47,8 +47,11 @@ def planned(model: ir.Model, recipe: Recipe, target: Target) -> Planned:
     return first.around(lost) if lost else first
 
 
-def refuse_nothing(model: ir.Model, plan: Plan) -> None:
-    """Raise where nothing would be quantized: a copy of the model is not what was requested."""
+def refuse_nothing(model: ir.Model, plan: Plan, hint: str = "") -> None:
+    """Raise where nothing would be quantized: a copy of the model is not what was requested.
+
+    ``hint`` is a sentence about what could be.
+    """
     if plan.nodes or plan.compressed or plan.half is not None:
         return
     if quantized := inspect(model).quantized_ops:
@@ -60,4 +63,18 @@ def refuse_nothing(model: ir.Model, plan: Plan) -> None:
         )
     reasons = Counter(f"{s.op_type}: {s.reason}" for s in plan.skipped).most_common(5)
     listed = "; ".join(f"{count} × {text}" for text, count in reasons) or "no operator computes on floats"
-    raise ModelError(f"{io.describe(model)} has nothing that can be quantized: {listed}.")
+    raise ModelError(f"{io.describe(model)} has nothing that can be quantized: {listed}.{hint}")
+
+
+def gain_by_data(model: ir.Model, recipe: Recipe, target: Target) -> str:
+    """Return a sentence where a model of which nothing is quantized without data would gain by data."""
+    if recipe.is_static or recipe.is_weight_only or not recipe.activations:
+        return ""
+    static = target.static_recipe.but(
+        include=recipe.include, exclude=recipe.exclude, op_types=recipe.op_types
+    )
+    counts = planned(model, static, target).plan.counts()
+    if not counts:
+        return ""
+    listed = ", ".join(f"{count} {op}" for op, count in counts.most_common(3))
+    return f" That is without calibration; with data=… {listed} would be quantized."

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-Progress = Callable[[str, int, int | None], None]
+from octavo.core.progress import Progress
 
 
 def processor_seconds() -> float:
@@ -63,6 +62,12 @@ class Deadline:
     def seconds_left(self) -> float:
         """Return the time that is left; endless as long as nothing may be stopped."""
         return self.limit.seconds - self.elapsed if self.limit is not None and self.is_armed else math.inf
+
+    @property
+    def wall_seconds_left(self) -> float:
+        """Return the time that is left on the clock; endless where a limit does not count waiting."""
+        counts = self.limit is not None and self.limit.counts_waiting
+        return self.seconds_left if counts else math.inf
 
     @property
     def is_over(self) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.engines import Engine
+from octavo.core.progress import Progress
 from octavo.evaluation.task import F64
 from octavo.evaluation.timing.latency import (
     Ratio,
@@ -37,7 +38,6 @@ from octavo.tuning.language import LanguageModel, TokenSpeeds
 from octavo.tuning.split import Feed
 
 Shard = tuple[str, int]  # the file of a trial, the number of a sample
-Progress = Callable[[str, int, int | None], None]
 
 PRECISION = 0.015  # of ln(speed), half an interval: speeds that differ by less than 5 % count as the same
 BUSY = 0.1  # share of its time that a thread waits for a core, beyond which wall time is that of the machine

@@ -8,7 +8,6 @@ one is tried on top of it. Nothing is proposed that was not better than what the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from octavo.comparison.comparing import HasModel, model_of
 from octavo.core import scratch
 from octavo.core.cpu import cores
 from octavo.core.intervals import sqnr_draws
+from octavo.core.progress import Progress, silent
 from octavo.core.recipe import Recipe
 from octavo.core.shown import Shown
 from octavo.evaluation.timing.latency import Ratio
@@ -40,7 +40,6 @@ MIN_GAIN_DB = 0.1  # less is not worth a line in a recipe
 _DB_PER_DOUBLING = 12.0  # that a change has to gain where it doubles the bytes: as much as two bits do
 _SECONDS = 2.0  # that the models are timed for at the end
 
-Progress = Callable[[str, int, int | None], None]
 Energies = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]  # signal and noise: samples × outputs
 
 
@@ -151,7 +150,7 @@ def propose(
     ``time_limit`` seconds no further change is tried.
     """
     deadline = Deadline.after(time_limit)
-    tell = progress if progress is not None else pipeline.silent
+    tell = progress if progress is not None else silent
     if comparison is None:
         comparison = compare(float_model, quantized, data, samples=samples, threads=threads, progress=tell)
     run = pipeline.run_of({"threads": threads, "progress": tell})

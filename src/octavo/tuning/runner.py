@@ -18,6 +18,7 @@ import onnx_ir as ir
 from octavo import pipeline
 from octavo.calibration.engines import Engine
 from octavo.core.plan import Plan
+from octavo.core.progress import Progress
 from octavo.core.recipe import Recipe
 from octavo.core.scheme import Method
 from octavo.core.stats import Stats
@@ -33,7 +34,8 @@ from octavo.result import Result
 from octavo.targets import Target
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.choice import Unchanged
-from octavo.tuning.deadline import Deadline, OutOfTime, Progress
+from octavo.tuning.deadline import Deadline, OutOfTime
+from octavo.tuning.forecast import TIMING, Forecast
 from octavo.tuning.language import TokenSpeeds
 from octavo.tuning.measure import Reference, speeds, timed_samples, token_speeds
 from octavo.tuning.objective import Objective
@@ -43,7 +45,6 @@ from octavo.tuning.task_check import TaskChecker
 from octavo.tuning.trial import Trial
 
 TIMED_TOGETHER = 4  # models that are timed in the seconds given; more take longer
-_TIMING = "time trials beside float, rounds done:"  # a phase that ends when the intervals are narrow
 
 
 @dataclass
@@ -63,12 +64,25 @@ class TrialRunner:
     known: KnownStatistics = field(default_factory=KnownStatistics)  # what steps have observed
     notes: list[str] = field(default_factory=list)  # on how speed was measured
     objective: Objective = Objective.BALANCED  # which speed of a language model counts
+    forecast: Forecast = field(init=False)
 
     def __post_init__(self) -> None:
         source = self.prepared.source
         self.float_model = Path(source) if isinstance(source, str | Path) else io.load(source)
         session = Session.open(self.float_model, threads=self.threads)
+        began = time.monotonic()
         self.reference = Reference(session, self.split.held, self.folder)
+        held, samples = len(self.split.held), len(self.split.calibration or ())
+        taken = (time.monotonic() - began) / max(1, held)
+        self.forecast = Forecast(
+            self.run.progress,
+            samples,
+            held,
+            run_seconds=taken,
+            most=lambda: self.deadline.wall_seconds_left,
+            began=self.deadline.began,
+        )
+        self.run = replace(self.run, progress=self.forecast.progress)
         self.unchanged = Unchanged(self.float_bytes)
         self._candidates: list[Candidate] = []  # a trial's file has its candidate's number here
 
@@ -193,7 +207,7 @@ class TrialRunner:
                 twins.setdefault(kernels, []).append(i)
         if not twins or self.deadline.is_over:
             return
-        self.run.progress(_TIMING, 0, None)
+        self.run.progress(TIMING, 0, None)
         files = [self.file(self.trials[same[0]]) for same in twins.values()]
         first = [self.prepared.model] if self.unchanged.prepared is None else []
         try:
@@ -217,7 +231,7 @@ class TrialRunner:
         more: dict[str, Any] = {
             "threads": self.threads,
             "seconds": seconds,
-            "progress": partial(self.deadline.checked(self.run.progress), _TIMING),
+            "progress": partial(self.deadline.checked(self.run.progress), TIMING),
             "note": self._note,
         }
         if language is None:

@@ -47,6 +47,7 @@ from octavo.tuning.candidates import (
     without_start,
 )
 from octavo.tuning.deadline import Deadline, Limit, OutOfTime
+from octavo.tuning.forecast import Work, weight_products
 from octavo.tuning.runner import TrialRunner
 from octavo.tuning.sensitivity import Layer
 from octavo.tuning.split import Split
@@ -114,9 +115,10 @@ def tune(
                 " no input of token ids with logits for each of them that depend on earlier tokens alone."
                 " Leave it out, or write 'size'."
             )
-        if task is not None:
-            runner.checker = TaskChecker(task, model, engine, run.progress)
         search = _Search(runner, wanted, base, seconds, thorough, to, is_free=not request.fixes_recipe)
+        if task is not None:
+            search.begin("float")
+            runner.checker = TaskChecker(task, model, engine, runner.run.progress)
         try:
             search.run()
         except KeyboardInterrupt:
@@ -175,10 +177,12 @@ class _Search:
         self.thorough, self.destination, self.is_free = thorough, destination, is_free
         self.layers: tuple[Layer, ...] = ()  # what the layers of the best static trial lose
         self.best: Trial | None = None  # so far, of those that meet the demands
+        self._products: float | None = None  # of the weights of quantized layers
 
     def run(self) -> None:
         """Run all trials."""
         runner = self.runner
+        self.begin("dynamic")
         without_data = runner.try_all(
             [self._compressing(one) for one in dynamic_round(runner.target, self.base)]
         )
@@ -186,6 +190,7 @@ class _Search:
         if runner.reference.language is not None and self.is_free:
             self._try_language()
             return
+        self.begin("static")
         try:
             plain = self._static()
         except OutOfTime:
@@ -193,14 +198,70 @@ class _Search:
         first = runner.try_all([plain] if plain is not None else [])
         if self.best is None:
             self._look(first)
+        self.begin("quick")
         self._try_quick([*first, *without_data])
         self._try_steps()
+        self.begin("layers in float")
         start = self._start(steps=True)
         if start is not None and (self.thorough or not self._is_kept()):
             self.layers = self._layers()
             self._keep_float(start, self.layers)
+        self.begin("compressed")
         self._compress()
+        self.begin("finals")
         self._finals()
+
+    def begin(self, stage: str) -> None:
+        """Take note of a stage that begins, and of what is ahead as far as the trials tell by now."""
+        ahead = self._works()
+        stages = list(ahead)
+        later = [work for name in stages[stages.index(stage) + 1 :] for work in ahead[name]]
+        present = ahead[stage]
+        self.runner.forecast.begin(present[0] if present else Work(), [*present[1:], *later])
+
+    def _works(self) -> dict[str, list[Work]]:
+        """Return what each stage takes, in order."""
+        runner, half = self.runner, self.seconds / 2
+        start = self._start(steps=True, mixed=False)
+        has_data = runner.split.calibration is not None and self.base.is_static
+        steps: list[Work] = []
+        if has_data and (start is None or self._could_gain(start)):
+            steps = self._step_works(start)
+        grown = [Work(made=3, timed=3, seconds=half)] * (2 if self.thorough else 1)
+        return {
+            "float": [],
+            "dynamic": [Work(made=1, timed=2, seconds=FIRST_LOOK)],
+            "static": [Work(passes=1, made=1)] if has_data else [],
+            "quick": [Work(made=1, timed=3, seconds=half)],
+            "steps": steps,
+            "layers in float": grown if self.thorough or (start is not None and not self._is_kept()) else [],
+            "compressed": [],
+            "finals": [] if steps and not self.thorough else self._final_works(),
+        }
+
+    def _final_works(self) -> list[Work]:
+        """Return the last timing; results of steps differ in numbers alone, and are timed once."""
+        good = self._finalists()
+        if len(good) > 1 and len({trial.speed for trial in good}) == 1:
+            return []
+        return [Work(timed=FINALISTS, seconds=self.seconds)]
+
+    def _step_works(self, start: Trial | None) -> list[Work]:
+        """Return what the candidates with steps take that are not made yet; what others observed is known."""
+        if start is None or start.result is None:
+            return []
+        plan = start.result.plan
+        if self._products is None:
+            self._products = weight_products(self.runner.prepared.model, plan)
+        made = {trial.name for trial in self.runner.trials}
+        known: set[str] = set()
+        works = []
+        for one in stepped_round(start.candidate, plan):
+            fresh = [step for step in one.recipe.steps if step not in known]
+            known.update(fresh)
+            if one.name not in made:
+                works.append(Work.of_steps(fresh, self._products))
+        return works
 
     def _try_language(self) -> None:
         """Ways of few bits for a language model, each timed as it is made; then those in question once more.
@@ -253,6 +314,7 @@ class _Search:
             return
         for candidate in stepped_round(start.candidate, start.result.plan):
             if self._could_gain(start):
+                self.begin("steps")
                 self._time(self.runner.try_all([candidate]))
                 self._keep_best()
 
@@ -404,8 +466,12 @@ class _Search:
 
     def _finals(self) -> None:
         """Time those again that come into question, where they differ in speed at all."""
-        runner, demands = self.runner, self.demands
-        good = [trial for trial in runner.trials if demands.unfaithful(trial) is None and trial.speed]
-        good.sort(key=lambda trial: -choice.value(trial, demands))
-        if len({trial.speed for trial in good[:FINALISTS]}) > 1:
-            runner.measure(good[:FINALISTS], self.seconds)
+        good = self._finalists()
+        if len({trial.speed for trial in good}) > 1:
+            self.runner.measure(good, self.seconds)
+
+    def _finalists(self) -> list[Trial]:
+        """Return the trials that come into question, the best first."""
+        demands = self.demands
+        good = [one for one in self.runner.trials if demands.unfaithful(one) is None and one.speed]
+        return sorted(good, key=lambda trial: -choice.value(trial, demands))[:FINALISTS]

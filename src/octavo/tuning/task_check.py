@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from octavo.calibration.engines import Engine
+from octavo.core.progress import Progress
 from octavo.errors import RecipeError
 from octavo.evaluation.evaluator import evaluate
 from octavo.evaluation.scores import Evaluation
 from octavo.evaluation.task import Task
 from octavo.model.files import io
 from octavo.tuning.trial import Score
-
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)

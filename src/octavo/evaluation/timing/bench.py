@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from octavo.core.progress import Progress, silent
 from octavo.errors import ModelError, RecipeError
 from octavo.evaluation.model_paths import check_same_inputs, model_path, model_title
 from octavo.evaluation.timing.decoding import decoding
@@ -23,7 +24,6 @@ from octavo.model.runtime.session import InputSpec, Session
 from octavo.reporting.text import many
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-Progress = Callable[[str, int, int | None], None]
 
 
 def bench(
@@ -50,7 +50,11 @@ def bench(
         raise RecipeError("seconds, batch and threads must be above zero.")
     if clock not in CLOCKS:
         raise RecipeError(f"There is no clock {clock!r}; choose {' or '.join(CLOCKS)}.")
+<<<<<<< HEAD
     say: Progress = progress if progress is not None else lambda phase, done, total: None
+=======
+    say = progress if progress is not None else silent
+>>>>>>> 81413a7 (Progress says how long the whole run of a search takes; a model that gains nothing without data is refused with advice to give data)
     with contextlib.ExitStack() as stack:
         others = list(other) if isinstance(other, list | tuple) else [] if other is None else [other]
         sources: list[Any] = [model, *others]

@@ -1,0 +1,130 @@
+"""How long a search still takes: from what its parts took so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import builders
+import numpy as np
+import pytest
+
+import octavo
+from octavo.core.progress import WHOLE_RUN
+from octavo.model.files import io
+from octavo.tuning.forecast import LARGEST_CORRECTION, TIMING, Forecast, Work, weight_products
+from tuning.nets import conv_and_linear, samples
+
+Told = list[tuple[str, int, int | None]]
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+    told: Told = field(default_factory=list)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def tell(self, phase: str, done: int, total: int | None) -> None:
+        self.told.append((phase, done, total))
+
+    @property
+    def whole(self) -> Told:
+        return [one for one in self.told if one[0] == WHOLE_RUN]
+
+
+def forecast_of(clock: Clock) -> Forecast:
+    return Forecast(clock.tell, samples=10, held=5, run_seconds=0.1, clock=clock, began=0.0)
+
+
+def test_a_pass_counts_as_long_as_the_first_one_took() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    forecast.begin(Work(passes=1), [Work(passes=3)])
+    forecast.progress("calibrate", 0, 10)
+    clock.now = 7.0
+    forecast.progress("plan", 0, 1)
+    forecast.begin(Work(), [Work(passes=3)])
+    # The correction, 7 / 7 of the pass and none of anything else, is 1.
+    assert forecast.seconds_left == pytest.approx(21.0)
+
+
+def test_a_phase_that_goes_on_is_extrapolated() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    forecast.begin(Work(passes=1), [])
+    forecast.progress("a: calibrate", 0, 10)
+    clock.now = 30.0
+    forecast.progress("a: calibrate", 5, 10)
+    assert forecast.seconds_left == pytest.approx(30.0)
+    assert clock.whole[-1] == (WHOLE_RUN, 30, 60)
+
+
+def test_what_takes_longer_than_predicted_lengthens_the_rest_within_bounds() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    work = Work(made=1)
+    forecast.begin(work, [work])
+    predicted = forecast.seconds_left
+    clock.now = predicted  # two works were predicted to take so long: this one takes twice its time
+    forecast.begin(work, [])
+    assert forecast.seconds_left == pytest.approx(predicted)
+    clock.now += 1000 * predicted
+    forecast.begin(work, [])
+    assert forecast.seconds_left == pytest.approx(predicted / 2 * LARGEST_CORRECTION)
+
+
+def test_timing_is_corrected_by_timing_alone() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    timing, making = Work(timed=3, seconds=8.0), Work(made=2)
+    forecast.begin(timing, [making])
+    making_seconds = forecast.seconds_left - 8.0
+    forecast.progress(TIMING, 1, None)
+    clock.now = 16.0
+    forecast.begin(timing, [])
+    assert forecast.seconds_left == pytest.approx(16.0)
+    forecast.begin(making, [])
+    assert forecast.seconds_left == pytest.approx(making_seconds)
+
+
+def test_a_time_limit_bounds_what_is_left() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    forecast.most = lambda: 4.0
+    forecast.begin(Work(passes=100), [])
+    assert forecast.seconds_left == 4.0
+
+
+def test_steps_cost_passes_and_products_and_unknown_ones_a_pass() -> None:
+    rounding = Work.of_steps(["rounding:solver=gptq"], products=1e9)
+    assert rounding.passes > Work.of_steps(["clip"], 1e9).passes
+    assert (rounding.products, Work.of_steps(["clip"], 1e9).products) == (1e9, 0.0)
+    assert Work.of_steps(["a step of one's own"], 1e9).passes == 1.0
+    assert Work.of_steps([], 1e9) == Work(made=1)
+
+
+def test_products_of_weights_are_outputs_times_inputs_squared() -> None:
+    weights = {"w": np.ones((16, 8, 3, 3), np.float32), "m": np.ones((16, 5), np.float32)}
+    nodes = [
+        builders.node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        builders.node("GlobalAveragePool", ["c"], ["g"], "pool"),
+        builders.node("Flatten", ["g"], ["f"], "flatten"),
+        builders.node("MatMul", ["f", "m"], ["y"], "linear"),
+    ]
+    proto = builders.model(
+        nodes, [builders.tensor("x", [1, 8, 4, 4])], [builders.tensor("y", [1, 5])], weights
+    )
+    recipe = octavo.W8A8.but(placement=octavo.Placement.EVERYWHERE)
+    plan = octavo.plan(proto, recipe=recipe)
+    assert {"conv", "linear"} <= set(plan.nodes)
+    assert weight_products(io.load(proto), plan) == 16 * 72**2 + 5 * 16**2
+
+
+def test_a_search_reports_how_long_it_takes_in_all() -> None:
+    clock = Clock()
+    octavo.tune(conv_and_linear(), samples(8), threads=1, engine="serial", seconds=0.01, progress=clock.tell)
+    assert clock.whole
+    elapsed = [done for _, done, _ in clock.whole]
+    assert elapsed == sorted(elapsed)
+    assert all(total is not None and total >= done for _, done, total in clock.whole)
