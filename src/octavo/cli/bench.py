@@ -85,9 +85,11 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
 def _write(options: argparse.Namespace, plain: dict[str, Any]) -> None:
     from octavo.reporting.bench_tables import bench_markdown, bench_table
     from octavo.reporting.html import report
+    from octavo.reporting.html.report_parts import bench_pairs
 
     names = [Path(model["name"]).name for model in plain["models"]]
-    pages = [part for model in options.others or [options.model] for part in (model, plain)]
+    shown_models = options.others or [options.model]
+    pages = [part for pair in zip(shown_models, bench_pairs(plain), strict=True) for part in pair]
     write_report(
         options.report,
         plain,

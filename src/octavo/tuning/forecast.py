@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -32,6 +32,8 @@ PASS_RUNS = 2.0  # runs of the float model that calibrating with one sample take
 MAKE_RUNS = 8.0  # of the float model: writing a model, loading and running it
 MAKE_SECONDS = 0.3
 PRODUCT_RATE = 1e9  # of steps that go through the weights of a layer, in a second
+AFTER_PASSES = ("quantize", "clip", "rounding", "bias-correction", "verify")  # phases once all is observed
+AFTER_PRODUCTS = ("rounding", "bias-correction", "verify")  # rounding itself says how far it is
 LARGEST_CORRECTION = 5.0
 # What a step takes: passes over the data, further models made, and the share of N · K² that it computes.
 STEP_COSTS = {
@@ -124,10 +126,17 @@ class Forecast:
     @property
     def seconds_left(self) -> float:
         """Return the seconds that the search still takes."""
-        now = self.clock()
-        present = self._seconds(self._work) - (now - self._work_began)
-        left = max(present, self._phase_left(now), 0.0) + sum(map(self._seconds, self.ahead))
+        left = self._present_left(self.clock()) + sum(map(self._seconds, self.ahead))
         return min(left, max(self.most(), 0.0))
+
+    def _present_left(self, now: float) -> float:
+        """Return the seconds of the present work: what is not over by its phase, and has not passed."""
+        predicted = self._seconds(self._work) - (now - self._work_began)
+        if (phase := self._phase.rpartition(": ")[2]) in AFTER_PASSES:
+            computed = self._work.products if phase not in AFTER_PRODUCTS else 0.0
+            rest = replace(self._work, passes=0.0, products=computed, made=min(self._work.made, 1))
+            predicted = min(predicted, self._seconds(rest))
+        return max(predicted, self._phase_left(now), 0.0)
 
     def _report(self) -> None:
         self._told = self.clock()

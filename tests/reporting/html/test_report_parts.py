@@ -56,6 +56,17 @@ def test_a_page_has_room_for_six_models(result: octavo.Result) -> None:
         sides([])
 
 
+def test_a_measurement_of_several_models_is_a_side_for_each_beside_the_first() -> None:
+    timed = hostile.bench([])
+    float_model, quantized = timed["models"][0], timed["models"][-1]
+    others = [{**quantized, "name": name} for name in ("a.onnx", "b.onnx")]
+    ratios = [{"value": value, "low": value, "high": value} for value in (2.0, 3.0)]
+    found = sides([{**timed, "models": [float_model, *others], "ratios": ratios, "ratio": ratios[0]}])
+    assert [side.name for side in found] == ["a.onnx", "b.onnx"]
+    assert [side.parts["bench"]["ratio"]["value"] for side in found] == [2.0, 3.0]
+    assert all(side.parts["bench"]["models"][0] == float_model for side in found)
+
+
 def test_a_result_survives_its_json(result: octavo.Result, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_text(json.dumps(details.full(result, "a.onnx"), default=str))

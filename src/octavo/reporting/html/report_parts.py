@@ -77,8 +77,7 @@ def model_name(data: Mapping[str, Any]) -> str | None:
 def parts_of(source: Source) -> list[dict[str, Any]]:
     """Return the results that a source holds, as plain data."""
     if isinstance(source, Mapping):
-        kind_of(source)
-        return [_current(dict(source))]
+        return _single(dict(source))
     if isinstance(source, str | os.PathLike):
         return _read(Path(source))
     if hasattr(source, "plan") and hasattr(source, "params") and hasattr(source, "model"):
@@ -111,8 +110,18 @@ def _read(path: Path) -> list[dict[str, Any]]:
 def _single(data: Any) -> list[dict[str, Any]]:
     if not isinstance(data, dict):
         raise TableError("it is not a JSON object")
-    kind_of(data)
-    return [_current(data)]
+    return bench_pairs(data) if kind_of(data) == "bench" else [_current(data)]
+
+
+def bench_pairs(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a measurement of several models as one of the first and each of the others."""
+    first, *others = data["models"]
+    if len(others) < 2:
+        return [data]
+    return [
+        {**data, "models": [first, other], "ratios": [ratio], "ratio": ratio}
+        for other, ratio in zip(others, data["ratios"], strict=True)
+    ]
 
 
 def _current(data: dict[str, Any]) -> dict[str, Any]:

@@ -300,7 +300,7 @@ function times(sides) {
   if (!with_it.length) return null;
   const part = (side) => {
     const { bench } = side;
-    const heads = bench.models.length > 1 ? bench.models.map((_, index) => ['first', 'second', 'third', 'fourth', 'fifth', 'sixth'][index] || `model ${index + 1}`) : ['model'];
+    const heads = bench.models.length > 1 ? bench.models.map((_, index) => ['first', 'second'][index]) : ['model'];
     const row = (label, show) => ({ label, cells: bench.models.map(show) });
     const rows = [
       row('latency, median', (model) => duration(model.latency.median)), row('quartiles', (model) => `${duration(model.latency.low)} … ${duration(model.latency.high)}`),
@@ -321,7 +321,7 @@ function times(sides) {
         ],
       }).node) : null);
   };
-  return { title: 'Speed', lead: 'Both models took turns on the same samples.', node: each(with_it, part) };
+  return { title: 'Speed', lead: 'All models took turns on the same samples.', node: each(with_it, part) };
 }
 
 function reproduce(sides) {
