@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from octavo.core.progress import Progress
 from octavo.errors import RecipeError
 from octavo.isolation.limits import Limits
 from octavo.isolation.parent import Call, run
 
-Progress: TypeAlias = Callable[[str, int, int | None], None]
 Place: TypeAlias = "str | os.PathLike[str]"
 
 _ENTRY = "octavo.isolation.verbs:work"

@@ -50,11 +50,7 @@ def bench(
         raise RecipeError("seconds, batch and threads must be above zero.")
     if clock not in CLOCKS:
         raise RecipeError(f"There is no clock {clock!r}; choose {' or '.join(CLOCKS)}.")
-<<<<<<< HEAD
-    say: Progress = progress if progress is not None else lambda phase, done, total: None
-=======
     say = progress if progress is not None else silent
->>>>>>> 81413a7 (Progress says how long the whole run of a search takes; a model that gains nothing without data is refused with advice to give data)
     with contextlib.ExitStack() as stack:
         others = list(other) if isinstance(other, list | tuple) else [] if other is None else [other]
         sources: list[Any] = [model, *others]
