@@ -1,7 +1,11 @@
-"""One run on the cluster, in a process that may be killed: ``driver.py WHAT FOLDER ADDRESS``."""
+"""One run on the cluster, in a process that may be killed: ``driver.py WHAT FOLDER ADDRESS``.
+
+Results and checkpoint go to ``FOLDER/disk``, which may be a small file system of its own.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,10 +14,12 @@ import onnx
 import octavo
 from cluster.slow import Slow
 from octavo.calibration import saved
+from octavo.tuning.trial import Trial
 
 
 def main(what: str, folder: Path, address: str) -> None:
-    """Calibrate, or evaluate, and write what came of it."""
+    """Calibrate, evaluate or search, and write what came of it."""
+    disk = folder / "disk"
     model = onnx.load(folder.parent / "model.onnx")
     data = Slow(folder / "log", seconds=0.0 if address == "serial" else 0.15)
     engine = (
@@ -22,15 +28,27 @@ def main(what: str, folder: Path, address: str) -> None:
     saved.INTERVAL, saved._MIN_WORK = 0.3, 0  # a checkpoint with every shard
     if what == "calibrate":
         stats = octavo.calibrate(
-            model, octavo.plan(model), data, threads=1, checkpoint=folder / "checkpoint", **engine
+            model, octavo.plan(model), data, threads=1, checkpoint=disk / "checkpoint", **engine
         )
-        saved.save(stats, folder / "out.stats")
+        saved.save(stats, disk / "out")
+        return
+    if what == "search":
+        tuned = octavo.tune(
+            model, data, effort="search", output=disk / "best.onnx", threads=1, seconds=0.05, time_limit=None,
+            **engine,
+        )  # fmt: skip
+        (disk / "out").write_text(json.dumps(dict(_measured(trial) for trial in tuned.trials)))
         return
     quantized = octavo.quantize(
         model, list(Slow(folder / "other", seconds=0.0).portion(0, 2)), effort="plain", threads=1
     )
     found = octavo.evaluate(model, data, "agreement", against=quantized.model, threads=1, **engine)
-    (folder / "out.txt").write_text(str(found))
+    (disk / "out").write_text(str(found))
+
+
+def _measured(trial: Trial) -> tuple[str, object]:
+    """What was measured of a trial on the cluster: every figure but its speed."""
+    return trial.name, [trial.error, trial.bytes, trial.sqnr_db, trial.agreement, dict(trial.parts)]
 
 
 if __name__ == "__main__":

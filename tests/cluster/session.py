@@ -7,6 +7,7 @@ counted, and none twice.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ from ray.cluster_utils import Cluster
 from cluster.slow import Slow
 
 PATIENCE = 240.0  # seconds for one run, on a loaded machine
+STRIKES_AT = 40  # samples that workers have read when a fault strikes
+STARTS = 4  # attempts to start a node
+MIN_TRIALS = 3  # that two searches have to have in common
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
 Fault = Callable[["Run"], None]
 
@@ -42,7 +46,7 @@ class Run:
     """A driver at work on the cluster."""
 
     def __init__(self, what: str, folder: Path, address: str) -> None:
-        folder.mkdir(exist_ok=True)
+        (folder / "disk").mkdir(parents=True, exist_ok=True)
         self.what, self.folder, self.address = what, folder, address
         self.data = Slow(folder / "log")
         self.drivers: list[int] = []
@@ -75,33 +79,108 @@ class Run:
         """The end of what the driver wrote."""
         return (self.folder / "said").read_text(errors="replace")[-1500:]
 
-    def result(self) -> bytes:
-        """What the driver made of it."""
+    def code(self) -> int:
+        """The exit code of the driver, when it has ended."""
         try:
-            code = self.process.wait(PATIENCE)
+            return self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise RuntimeError(f"{self.folder.name} did not end: {self.said()}") from None
-        if code:
+
+    def result(self) -> bytes:
+        """What the driver made of it."""
+        if code := self.code():
             raise RuntimeError(f"{self.folder.name} ended with {code}: {self.said()}")
-        name = "out.stats" if self.what == "calibrate" else "out.txt"
-        return (self.folder / name).read_bytes()
+        return (self.folder / "disk" / "out").read_bytes()
+
+
+def started(start: Callable[[], Any]) -> Any:
+    """Start a part of the cluster: Ray gives it 30 seconds, which a loaded machine may not have."""
+    for attempt in range(1, STARTS + 1):
+        try:
+            return start()
+        except Exception as error:  # Ray raises nothing more special
+            tell(f"start {attempt} of {STARTS}", {"failed": str(error).strip().split("\n")[0]})
+            if attempt == STARTS:
+                raise
+    raise AssertionError
+
+
+def tell(name: str, found: dict[str, Any]) -> None:
+    """Print what came of a run."""
+    sys.stdout.write(f"{name}: {found}\n")
+    sys.stdout.flush()
+
+
+def same(what: str, one: bytes, other: bytes) -> bool:
+    """Whether two results are the same to the bit.
+
+    Which ways a search tries depends on how fast they are; the figures of those that both tried are compared.
+    """
+    if what != "search":
+        return one == other
+    first, second = json.loads(one), json.loads(other)
+    both = first.keys() & second.keys()
+    return len(both) >= MIN_TRIALS and all(first[name] == second[name] for name in both)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 1 MiB in the place of a run's result folder; needs to be root on Linux."""
+    disk = folder / "disk"
+    disk.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "octavo-test", str(disk)], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """Leave no byte free."""
+    with contextlib.suppress(OSError), (disk / "filler").open("ab", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
+def full_disk(root: Path, address: str, what: str, expected: bytes) -> dict[str, Any]:
+    """The disk runs full in mid-run; with room again, the same command ends as if nothing had happened."""
+    folder = root / f"full-{what}"
+    with small_disk(folder) as disk:
+        run = Run(what, folder, address)
+        run.wait_for(STRIKES_AT)
+        fill(disk)
+        code = run.code()
+        left = sorted(path.name for path in disk.iterdir())
+        named = "no space left" in run.said().lower()
+        (disk / "filler").unlink()
+        run.again()
+        is_same = same(what, run.result(), expected)
+        read = [sample for sample, _ in run.read()]
+        return {
+            "same bits": is_same,
+            "ended with a sentence": bool(code) and named,
+            "left": [name for name in left if name not in ("filler", "checkpoint")],
+            "samples": len(set(read)),
+            "read again": len(read) - len(set(read)),
+        }
 
 
 def main(root: Path) -> dict[str, Any]:
     """Every fault once; returns by its name whether it struck, whether the bits are the same, the seconds."""
     onnx.save(convolutions(2), root / "model.onnx")
     expected = {
-        what: Run(what, root / f"serial-{what}", "serial").result() for what in ("calibrate", "evaluate")
+        what: Run(what, root / f"serial-{what}", "serial").result()
+        for what in ("calibrate", "evaluate", "search")
     }
-    cluster = Cluster(initialize_head=True, head_node_args=NODE)
-    nodes = [cluster.add_node(**NODE) for _ in range(2)]
+    cluster = started(lambda: Cluster(initialize_head=True, head_node_args=NODE))
+    nodes = [started(lambda: cluster.add_node(**NODE)) for _ in range(2)]
     try:
         cluster.wait_for_nodes()
 
         def node_killed(run: Run) -> None:
             cluster.remove_node(nodes.pop(), allow_graceful=False)
-            nodes.append(cluster.add_node(**NODE))
+            nodes.append(started(lambda: cluster.add_node(**NODE)))
 
         def worker_killed(run: Run) -> None:
             os.kill(run.read()[-1][1], signal.SIGKILL)
@@ -122,24 +201,31 @@ def main(root: Path) -> dict[str, Any]:
             "evaluation": ("evaluate", none),
             "evaluation, a worker killed": ("evaluate", worker_killed),
             "evaluation, a node killed": ("evaluate", node_killed),
+            "search": ("search", none),
+            "search, a worker killed": ("search", worker_killed),
+            "search, a node killed": ("search", node_killed),
+            "search, the driver killed and started again": ("search", driver_killed),
         }
         found: dict[str, Any] = {}
         for number, (name, (what, fault)) in enumerate(cases.items()):
             begin = time.monotonic()
             run = Run(what, root / f"run{number}", cluster.address)
-            run.wait_for(40)
+            run.wait_for(STRIKES_AT)
             fault(run)
-            same = run.result() == expected[what]
+            is_same = same(what, run.result(), expected[what])
             read = [sample for sample, _ in run.read()]
             found[name] = {
-                "same bits": same,
+                "same bits": is_same,
                 "samples": len(set(read)),
                 "read again": len(read) - len(set(read)),
                 "processes": len({process for _, process in run.read()}),
                 "seconds": round(time.monotonic() - begin, 1),
             }
-            sys.stdout.write(f"{name}: {found[name]}\n")
-            sys.stdout.flush()
+            tell(name, found[name])
+        if sys.platform == "linux" and os.geteuid() == 0:
+            name = "calibration, the disk full"
+            found[name] = full_disk(root, cluster.address, "calibrate", expected["calibrate"])
+            tell(name, found[name])
         return found
     finally:
         cluster.shutdown()

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from gguf_files import write_gguf
 from google.protobuf.message import DecodeError
 
 import octavo
@@ -41,10 +42,22 @@ def _quantized() -> bytes:
         return path.read_bytes()
 
 
+@functools.cache
+def _plan() -> str:
+    """The plan of the good model."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        octavo.plan(layer()).save(path)
+        return path.read_text()
+
+
 def provide(folder: Path) -> None:
     """Write what the doors need beside the model."""
     written(layer(), folder, "good.onnx")
     (folder / "quantized.onnx").write_bytes(_quantized())
+    (folder / "good.plan.json").write_text(_plan())
+    weight = onnx.numpy_helper.to_array(layer().graph.initializer[0])
+    write_gguf(folder / "good.gguf", {"w": ("Q8_0", np.ascontiguousarray(weight.T))}, {})
     np.savez(folder / "calib.npz", x=np.concatenate([one["x"] for one in feeds(4)]))
 
 
@@ -61,6 +74,8 @@ def _verb(*words: str) -> Door:
                 d=model.parent / "calib.npz",
                 g=model.parent / "good.onnx",
                 q=model.parent / "quantized.onnx",
+                p=model.parent / "good.plan.json",
+                f=model.parent / "good.gguf",
             )
             for word in words
         ]
@@ -75,6 +90,14 @@ def _verb(*words: str) -> Door:
         return code
 
     return enter
+
+
+def _folder(model: Path, out: Path) -> object:
+    """A model folder with the model as its part."""
+    source = out / "folder"
+    source.mkdir()
+    (source / "model.onnx").write_bytes(model.read_bytes())
+    return _verb("quantize", "{o}/folder", "-o", "{o}/variants", "--variants", "q8,q4")(model, out)
 
 
 def _proto(model: Path) -> onnx.ModelProto:
@@ -164,6 +187,46 @@ DOORS: dict[str, Door] = {
     "quantize, dynamic": _verb("quantize", "{m}", "-o", "{o}/e.onnx"),
     "quantize --recipe W4": _verb("quantize", "{m}", "-o", "{o}/f.onnx", "--recipe", "W4"),
     "quantize --float fp16": _verb("quantize", "{m}", "-o", "{o}/g.onnx", "--float", "fp16"),
+    "quantize --weights int4": _verb("quantize", "{m}", "-o", "{o}/n.onnx", "--weights", "int4"),
+    "quantize --bits": _verb(
+        "quantize", "{m}", "-o", "{o}/o.onnx", "--data", "{d}", "--weights", "int4", "--bits", "5"
+    ),
+    "quantize --steps": _verb(
+        "quantize",
+        "{m}",
+        "-o",
+        "{o}/p.onnx",
+        "--data",
+        "{d}",
+        "--plain",
+        "--steps",
+        "smoothquant,rounding,bias-correction,equalize,clip",
+    ),
+    "quantize --steps awq": _verb(
+        "quantize", "{m}", "-o", "{o}/q.onnx", "--data", "{d}", "--weights", "int4", "--steps", "awq"
+    ),
+    "quantize --format qoperator": _verb(
+        "quantize",
+        "{m}",
+        "-o",
+        "{o}/r.onnx",
+        "--data",
+        "{d}",
+        "--plain",
+        "--format",
+        "qoperator",
+        "--card",
+        "{o}/card.md",
+        "--manifest",
+        "--report",
+        "{o}/page.html",
+    ),
+    "quantize --optimize size": _verb(
+        "quantize", "{m}", "-o", "{o}/s.onnx", "--data", "{d}", "--optimize", "size", *LONG
+    ),
+    "quantize --plan": _verb("quantize", "{m}", "-o", "{o}/t.onnx", "--data", "{d}", "--plan", "{p}"),
+    "quantize FOLDER": _folder,
+    "import-gguf": _verb("import-gguf", "{f}", "--graph", "{m}", "-o", "{o}/u.onnx"),
     "quantize --no-prepare": _verb(
         "quantize", "{m}", "-o", "{o}/h.onnx", "--data", "{d}", "--plain", "--no-prepare"
     ),
@@ -184,6 +247,11 @@ DOORS: dict[str, Door] = {
     "evaluate, as float": _verb("evaluate", "{m}", "{g}", "--data", "{d}", "--task", "agreement"),
     "evaluate, as quantized": _verb("evaluate", "{g}", "{m}", "--data", "{d}", "--task", "agreement"),
     "bench": _verb("bench", "{m}", "--seconds", "0.1", "--threads", "1", "--no-memory"),
+    "bench, as quantized": _verb(
+        "bench", "{g}", "{m}", "--seconds", "0.1", "--threads", "1", "--no-memory", "--no-profile"
+    ),
+    "compare --propose": _verb("compare", "{g}", "{m}", "--data", "{d}", "--propose", "{o}/recipe.yaml"),
+    "report --overlay": _verb("report", "{m}", "--overlay", "{o}/overlay"),
     "report": _verb("report", "{m}", "-o", "{o}/r.html"),
     # Python, from memory
     "octavo.quantize(bytes)": lambda model, out: str(
@@ -207,6 +275,13 @@ DOORS: dict[str, Door] = {
 }
 
 # They try several ways and time them: a second and more for a model that is accepted.
-SLOW = ("quantize", "quantize --effort search", "octavo.quantize(ModelProto)", "octavo.tune")
+SLOW = (
+    "quantize",
+    "quantize FOLDER",
+    "quantize --optimize size",
+    "quantize --effort search",
+    "octavo.quantize(ModelProto)",
+    "octavo.tune",
+)
 # What the drop-in's tools write before the runtime has seen the model, as their callers expect.
 DRAFTS = {"augmented.onnx", "tapped.onnx"}

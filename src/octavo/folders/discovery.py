@@ -17,6 +17,7 @@ from octavo.folders.parts import Part, Role, read_part
 from octavo.folders.variants import SUFFIXES
 
 MAX_PARTS = 64  # of one folder; the largest pipelines in use have a dozen
+MAX_TOKENS = 1 << 31  # in a vocabulary
 _MOST_CONFIG = 64 << 20  # bytes of a configuration file
 _CONFIGS = ("config.json", "generation_config.json", "genai_config.json", "preprocessor_config.json")
 _BESIDE = (".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".bpe", ".md", ".yaml", ".yml")
@@ -52,7 +53,14 @@ class ModelFolder:
         """A token's id by the name of its setting, such as ``eos_token_id``; of several the first."""
         value = self.config.get(name)
         value = value[0] if isinstance(value, list) and value else value
-        return value if isinstance(value, int) else None
+        if not isinstance(value, int) or isinstance(value, bool):
+            return None
+        return value if 0 <= value < MAX_TOKENS else None
+
+    @property
+    def links(self) -> tuple[Path, ...]:
+        """Files that belong to the model and are not copied, as they are links to other places."""
+        return tuple(path for path in self.left_out if _belongs(path))
 
 
 def read_folder(root: Path) -> ModelFolder:
@@ -74,18 +82,29 @@ def read_folder(root: Path) -> ModelFolder:
     parts.sort(key=lambda part: (_ORDER.index(part.role), part.name))
     weights = {file.resolve() for part in parts for file in part.files} | {path.resolve() for path in found}
     others = [path for path in _files(root) if path.resolve() not in weights]
-    beside = tuple(path for path in others if _belongs(path))
+    beside = tuple(path for path in others if _belongs(path) and _is_own(path, root))
     left_out = tuple(path for path in (*others, *(p for p in found if _is_variant(p))) if path not in beside)
     return ModelFolder(root, tuple(parts), beside, left_out, _configuration(root))
 
 
 def _files(root: Path) -> list[Path]:
-    found = [path for path in (*root.glob("*"), *root.glob("*/*")) if path.is_file()]
+    folders = [root, *(path for path in root.glob("*") if path.is_dir() and not path.is_symlink())]
+    found = [path for folder in folders for path in folder.glob("*") if path.is_file()]
     return sorted(path for path in found if not any(p.startswith(".") for p in path.relative_to(root).parts))
 
 
 def _belongs(path: Path) -> bool:
     return path.suffix.lower() in _BESIDE or path.stem.upper() in _PLAIN_NAMES
+
+
+def _is_own(path: Path, root: Path) -> bool:
+    """Whether a file is the folder's own, and no link to somebody's files elsewhere.
+
+    A snapshot in the cache of Hugging Face's hub is made of links into the ``blobs`` beside it.
+    """
+    real = path.resolve()
+    places = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
+    return any(real.is_relative_to(place) for place in places) and real.stat().st_nlink == 1
 
 
 def _is_variant(path: Path) -> bool:

@@ -164,9 +164,17 @@ class _Generation:
                 answers = self.pipeline._session(part).run(feed)
         if "logits" not in answers:
             raise MissingInputError(f"it gives {', '.join(answers)}, but no logits")
+        logits = answers["logits"]
+        if logits.ndim != 3 or not logits.size or logits.dtype.kind not in "fV":
+            raise MissingInputError(
+                f"its logits are {logits.dtype} of shape {list(logits.shape)}, not numbers by batch, token "
+                "and vocabulary"
+            )
+        if not np.isfinite(logits[0, -1].astype(np.float32).max()):
+            raise MissingInputError("its logits hold NaN or infinity")
         self._keep(answers)
         self.length += ids.shape[1]
-        return answers["logits"]
+        return logits
 
     def _input(self, spec: InputSpec, ids: Array, embeds: Array | None) -> Array:
         rows, count = ids.shape

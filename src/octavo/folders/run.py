@@ -244,6 +244,9 @@ def _result(run: _Run, trials: Sequence[Trial], target: Path, given: FolderData)
     known = [part for part in run.folder.parts if part.role is Role.MODEL]
     if known:
         notes.append(f"taken as plain models: {', '.join(part.name for part in known)}")
+    if run.folder.links:
+        names = ", ".join(path.relative_to(run.folder.root).as_posix() for path in run.folder.links)
+        notes.append(f"not copied, as they are links to other places: {names}")
     placed = [
         replace(one, file=one.file.relative_to(run.staged)) if one.holds and one.file is not None else one
         for one in trials

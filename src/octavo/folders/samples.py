@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,8 @@ from octavo.data.readers import source_of
 from octavo.data.readers.image_files import images, images_below
 from octavo.data.readers.text_files import SUFFIXES as TEXT_SUFFIXES
 from octavo.data.readers.text_files import Text, encode, lines, open_tokenizer, tokenizer_file
-from octavo.errors import DataError, RecipeError, closest
-from octavo.folders.discovery import ModelFolder
+from octavo.errors import DataError, ModelError, RecipeError, closest
+from octavo.folders.discovery import MAX_TOKENS, ModelFolder
 from octavo.folders.feed_store import Array
 from octavo.folders.parts import IDS, PIXELS, Part
 from octavo.model.files import io
@@ -114,10 +115,24 @@ def _arrays(folder: ModelFolder, data: Any) -> Iterator[Sample]:
 
 def _images(folder: ModelFolder, path: Any) -> Any:
     """Images as ``preprocessor_config.json`` says."""
-    mean, std = folder.config.get("image_mean"), folder.config.get("image_std")
-    if not (isinstance(mean, list) and isinstance(std, list)):
-        return images(path)
-    return images(path, preprocess=standardized(None, tuple(map(float, mean)), tuple(map(float, std))))
+    mean, std = _numbers(folder, "image_mean"), _numbers(folder, "image_std")
+    return images(path, preprocess=standardized(None, mean, std)) if mean and std else images(path)
+
+
+def _numbers(folder: ModelFolder, name: str) -> tuple[float, ...] | None:
+    """A list of numbers in the folder's configuration; None where there is none."""
+    value = folder.config.get(name)
+    if value is None:
+        return None
+    try:
+        found = tuple(map(float, value))
+    except (TypeError, ValueError, OverflowError):
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise ModelError(
+            f"{folder.root}: the configuration has the {name} {str(value)[:80]}; correct it to numbers."
+        )
+    return found
 
 
 def _of_part(folder: ModelFolder, name: str, data: Any) -> Iterator[Sample]:
@@ -162,6 +177,6 @@ def _vocabulary(folder: ModelFolder) -> int:
             for node in query.readers(value) if value.name in IDS else ():
                 table = query.constant(node.inputs[0])
                 if query.is_op(node, "Gather") and table is not None:
-                    return int(table.shape.numpy()[0])
+                    return max(int(table.shape.numpy()[0]), _FEWEST_TOKENS)
     words = folder.config.get("vocab_size")
-    return words if isinstance(words, int) and words > 1 else _FEWEST_TOKENS
+    return words if isinstance(words, int) and 1 < words < MAX_TOKENS else _FEWEST_TOKENS

@@ -93,7 +93,8 @@ def _started(call: Call, limits: Limits, folder: Path) -> Iterator[subprocess.Po
 def _process(settings: dict[str, Any], folder: Path) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
-            [sys.executable, "-I", "-c", _START.format(path=sys.path), json.dumps(settings)],
+            # -B: bytecode that is written under a limit on files stays for others, cut short
+            [sys.executable, "-I", "-B", "-c", _START.format(path=sys.path), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

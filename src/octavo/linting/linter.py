@@ -38,8 +38,11 @@ def lint(
     loaded = io.load(model)
     normalize(loaded)
     shapes.infer(loaded)
-    fixed = _mended(loaded, sheet) if fix or output is not None else []
-    found = Lint(loaded, source, sheet.name, _findings(LintedModel(loaded, sheet)), tuple(fixed))
+    tried = _mended(loaded, sheet) if fix or output is not None else []
+    left = _findings(LintedModel(loaded, sheet))
+    still = {(one.rule, one.node) for one in left if one.repair is not None}  # the repair did not help
+    fixed = tuple(one for one in tried if (one.rule, one.node) not in still)
+    found = Lint(loaded, source, sheet.name, left, fixed)
     if output is not None:
         if fixed:
             _check(loaded)

@@ -143,8 +143,13 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
     return node.inputs[index] if index < len(node.inputs) else None
 
 
+def _filled(found: Array | None) -> Array | None:
+    """Return an array with elements; one without says nothing, and the runtime refuses it."""
+    return found if found is not None and found.size else None
+
+
 def _params(node: ir.Node) -> Params:
-    scale, zero = query.array(_input(node, 1)), query.array(_input(node, 2))
+    scale, zero = (_filled(query.array(_input(node, index))) for index in (1, 2))
     kind = query.element_type(_input(node, 2))
     if kind is None and is_dq(node):
         kind = query.element_type(_input(node, 0))

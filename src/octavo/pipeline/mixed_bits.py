@@ -239,6 +239,11 @@ class _Meter:
 
     def _run(self, feed: Mapping[str, Array], changed: Mapping[str, Array]) -> Array:
         answer = self.session.run({**feed, **self.weights, **changed}, [self.output])[self.output]
+        if not answer.ndim or not answer.size:
+            raise RecipeError(
+                f"Bits by sensitivity compare predictions, and the output {self.output!r} has the shape"
+                f" {list(answer.shape)}; leave the bits out."
+            )
         z = answer.reshape(-1, answer.shape[-1]).astype(np.float32)
         z = z - z.max(axis=1, keepdims=True)
         return np.asarray(z - np.log(np.exp(z).sum(axis=1, keepdims=True)))

@@ -298,7 +298,11 @@ def _constant(
 
 def _extremes(key: Key, scheme: Scheme, values: Mapping[str, ir.Value]) -> tuple[Array, Array]:
     """Return the smallest and largest weight for each scale."""
-    low, high = kernels.extremes(weight_array(_named(key, values)), scheme.granularity)
+    weight = weight_array(_named(key, values))
+    if weight.dtype.kind not in "fV":
+        held = "texts" if weight.dtype.kind in "SOU" else weight.dtype.name
+        raise TableError(f"The plan quantizes {key.tensor!r}, which holds {held} in this model.")
+    low, high = kernels.extremes(weight, scheme.granularity)
     if not (_is_finite(low) and _is_finite(high)):
         raise ModelError(
             f"Weight {key.tensor!r} holds NaN or infinity; repair the model, or exclude the node"

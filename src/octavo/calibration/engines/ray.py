@@ -184,7 +184,7 @@ def _connected(address: str | None) -> Iterator[Any]:
     _check_listening(where)
     try:
         ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except Exception as error:  # Ray raises all kinds, plain Exception where a node takes too long to start
         raise _no_cluster(where, error) from error
     try:
         yield ray
@@ -205,6 +205,8 @@ def _check_listening(address: str) -> None:
 
 def _no_cluster(address: str, error: Exception) -> OctavoError:
     reason = str(error).strip().split("\n")[0]
+    if address == "local":
+        return OctavoError(f"Ray could not be started on this machine ({reason}); try again with less load.")
     return OctavoError(
         f"There is no Ray cluster to connect to at {address!r} ({reason}); check the address, and that the "
         "cluster runs the same version of Ray and knows the same token."

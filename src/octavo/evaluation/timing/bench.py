@@ -109,7 +109,8 @@ def _check_runs(sessions: Sequence[Session], feeds: Sequence[Feed], sources: Seq
             session.run(feeds[0])
         except ModelError as error:
             raise ModelError(
-                f"{model_title(source)} does not run on the samples: {error} Give samples that fit as data=…"
+                f"{model_title(source)} does not run on the samples: {error} Set data=… to samples that "
+                "fit, or correct the model."
             ) from error
 
 

@@ -65,13 +65,7 @@ def idle_clamp(view: LintedModel) -> Iterator[Fault]:
         if before is None or is_stored(before):
             continue
         params, bounds = view.params(before), clamp_bounds(node)
-        if (
-            params.scale is None
-            or params.zeros.size == 0
-            or not params.per_tensor
-            or params.qtype is None
-            or params.qtype.is_float
-        ):
+        if params.scale is None or not params.per_tensor or params.qtype is None or params.qtype.is_float:
             continue
         scale, zero = float(params.scale.reshape(-1)[0]), int(params.zeros.reshape(-1)[0])
         low, high = (params.qtype.qmin - zero) * scale, (params.qtype.qmax - zero) * scale

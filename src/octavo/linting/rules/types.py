@@ -56,7 +56,8 @@ def slow_weight(view: LintedModel) -> Iterator[Fault]:
         kind = view.params(product.w).qtype
         slow = view.target.kernels.slow_weights.get(kind.name) if kind is not None else None
         if slow is not None and kind is not None:
-            unsigned = kind.name == "uint8"
+            integers = stored(product.w)
+            unsigned = kind.name == "uint8" and integers is not None and integers.dtype == np.uint8
             yield Fault(
                 name(product.node),
                 f"{kind} weights: {slow}",

@@ -5,9 +5,11 @@ Nothing here reads a weight or allocates for one; a model that fails is refused 
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -16,7 +18,7 @@ from onnx import TensorProto
 from octavo.errors import ModelError
 from octavo.model.files.wire import ByteRange
 from octavo.model.graph.inline import MOST_NODES, Key, check_calls
-from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES
+from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES, UNCHECKED_NUMBERS
 from octavo.model.graph.tensors import ELEMENT_TYPES, byte_size
 
 _MAX_DEPTH = 64
@@ -55,13 +57,13 @@ def check_model(
     if not proto.HasField("graph") or (not proto.ir_version and not proto.opset_import):
         raise ModelError(f"{where} is no ONNX model: it holds no graph; check that this is the right file.")
     _check_imports(proto.opset_import, where)
-    walk = _Walk(where)
+    walk = _Walk(where, opset=_opset(proto.opset_import))
     walk.graph(proto.graph, apart)
     used, functions = walk.operators, {}
     walk.in_function = True
     for function in proto.functions:
         _check_function(function, where)
-        walk.operators = []
+        walk.operators, walk.opset = [], _opset(function.opset_import)
         walk.count(len(function.node))
         walk.nodes(function.node, 0)
         key = (_domain(function.domain), function.name, function.overload)
@@ -69,6 +71,23 @@ def check_model(
     if functions:
         check_calls(functions, used, where)
     return walk.checksums if walk.external else None
+
+
+def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
+    """Return the version of the standard operators; 0 where they are not imported."""
+    return max((entry.version for entry in imports if not _domain(entry.domain)), default=0)
+
+
+@functools.lru_cache(maxsize=1024)
+def _attribute_types(op_type: str, opset: int) -> Mapping[str, int]:
+    """Return the types of the attributes of a standard operator; none where there is no such operator."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset)
+    except onnx.defs.SchemaError:
+        return {}
+    number = onnx.AttributeProto.AttributeType.Value
+    kinds: dict[str, Any] = {name: attribute.type for name, attribute in schema.attributes.items()}
+    return {name: number(kind.name) for name, kind in kinds.items()}
 
 
 def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> None:
@@ -104,10 +123,12 @@ class _Walk:
 
     where: str
     seen: int = 0
+    opset: int = 0
     in_function: bool = False
     external: bool = False
     operators: list[Key] = field(default_factory=list)  # of all nodes since it was set
     checksums: dict[str, str] = field(default_factory=dict)
+    empty: set[str] = field(default_factory=set)  # constants without elements
 
     def graph(self, graph: onnx.GraphProto, apart: Mapping[str, ByteRange], depth: int = 0) -> None:
         """A graph and what is inside its nodes."""
@@ -118,6 +139,8 @@ class _Walk:
         for tensor in graph.initializer:
             stretch = apart.get(tensor.name)
             self.tensor(tensor, "", stretch.length if stretch is not None else None)
+            if 0 in tensor.dims:
+                self.empty.add(tensor.name)
         self.nodes(graph.node, depth)
 
     def count(self, nodes: int) -> None:
@@ -131,11 +154,27 @@ class _Walk:
         for node in nodes:
             attributes = list(node.attribute)
             _check_text(node, attributes, self.where)
-            self.operators.append((_domain(node.domain), node.op_type, node.overload))
+            domain = _domain(node.domain)
+            self.operators.append((domain, node.op_type, node.overload))
             _check_bodies(node, self.where)
+            if self.empty and node.op_type in UNCHECKED_NUMBERS:
+                self.numbers(node)
+            due = _attribute_types(node.op_type, self.opset) if attributes and not domain else {}
             for attribute in attributes:
+                if attribute.type and attribute.type != due.get(attribute.name, attribute.type):
+                    _refuse_type(node, attribute, due[attribute.name], self.where)
                 if attribute.type not in _NUMBERS or attribute.ref_attr_name:
                     self.attribute(attribute, f"of node {node.name or node.op_type!r}", depth)
+
+    def numbers(self, node: onnx.NodeProto) -> None:
+        """Refuse constants without elements where the runtime reads a number from them unchecked."""
+        is_number = UNCHECKED_NUMBERS[node.op_type]
+        for place, name in enumerate(node.input):
+            if name in self.empty and is_number(place):
+                raise ModelError(
+                    f"{self.where}: the {node.op_type} node {node.name[:200]!r} reads a number from "
+                    f"{name!r}, which has no elements; the model is damaged: export it again."
+                )
 
     def attribute(self, attribute: onnx.AttributeProto, place: str, depth: int) -> None:
         """A tensor, several, or a graph, wherever an attribute holds one."""
@@ -235,6 +274,14 @@ def _check_text(node: onnx.NodeProto, attributes: Iterable[onnx.AttributeProto],
     except TypeError:
         text = next(text for text in texts if not isinstance(text, str))
         raise ModelError(f"{where} is damaged: a {node.op_type!r} node has the name {text!r}.") from None
+
+
+def _refuse_type(node: onnx.NodeProto, attribute: onnx.AttributeProto, due: int, where: str) -> None:
+    kind = onnx.AttributeProto.AttributeType.Name
+    raise ModelError(
+        f"{where}: the attribute {attribute.name!r} of node {node.name[:200] or node.op_type!r} is "
+        f"{kind(attribute.type)} where {node.op_type} takes {kind(due)}; export the model again."
+    )
 
 
 def _check_bodies(node: onnx.NodeProto, where: str) -> None:

@@ -27,6 +27,7 @@ MAGIC: Final = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32  # of tensors, where the metadata does not say
 _MOST_AXES = 4
+_MOST_TEXTS = 1 << 21  # names, tokens and merges; the largest vocabularies have half as many
 _STRING, _ARRAY = 8, 9
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
@@ -98,7 +99,7 @@ def read(path: str | Path) -> GgufFile:
 
 class _Reader:
     def __init__(self, path: Path, content: mmap.mmap) -> None:
-        self.path, self.content, self.at = path, content, 0
+        self.path, self.content, self.at, self.texts = path, content, 0, 0
 
     def file(self) -> GgufFile:
         if self.content[:4] != MAGIC:
@@ -154,6 +155,9 @@ class _Reader:
         return found
 
     def _text(self) -> str:
+        self.texts += 1
+        if self.texts > _MOST_TEXTS:
+            raise ModelError(f"{self.path} holds more than {_MOST_TEXTS} texts, the most that are read.")
         length = self._count()
         found = self.content[self.at : self.at + length].decode()
         self.at += length

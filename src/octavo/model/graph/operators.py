@@ -6,6 +6,8 @@ quantization is said there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
 CONVERSIONS = frozenset({QUANTIZE, DEQUANTIZE})
@@ -49,3 +51,12 @@ NORMALIZATIONS = frozenset(
 NO_LARGER = frozenset(
     {"Slice", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Identity", "Concat", "Split"}
 )
+# Inputs, by their place, that ONNX Runtime reads a number from without looking whether there is one:
+# a constant without elements ends the process.
+UNCHECKED_NUMBERS: dict[str, Callable[[int], bool]] = {
+    "Loop": lambda place: place == 0,
+    "OneHot": lambda place: place == 1,
+    "QLinearConcat": lambda place: place % 3 != 2,
+    "QLinearSoftmax": lambda place: place > 0,
+    "QLinearWhere": lambda place: place not in (0, 1, 4),
+}

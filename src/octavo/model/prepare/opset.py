@@ -19,6 +19,7 @@ from octavo.model.runtime.session import kernels, runtime_opset_limit
 OLDEST = 7
 
 _NO_END = 2**31 - 1
+_OF_UPSAMPLE = {"mode": ir.AttributeType.STRING, "scales": ir.AttributeType.FLOATS}
 _NO_UPSAMPLE = 10  # the first opset without Upsample
 
 _CHANGED = frozenset(op for op, _ in ADAPTERS)
@@ -51,6 +52,9 @@ def raise_opset(model: ir.Model, to: int) -> int:
 
 def upsample_as_resize(edit: Editor, node: ir.Node, opset: int) -> None:
     """Write an ``Upsample`` of an opset that has none as ``Resize``; its last definition is what is meant."""
+    for name, attribute in list(node.attributes.items()):
+        if attribute.type != _OF_UPSAMPLE.get(name):  # no schema has said what it is
+            del node.attributes[name]
     if "scales" in node.attributes:
         ADAPTERS["Upsample", 9](edit, node)
     for version in range(_NO_UPSAMPLE, opset + 1):

@@ -143,6 +143,6 @@ def check_resizes(model: ir.Model) -> None:
 
 
 def _fits(node: ir.Node, dims: tuple[int | None, ...]) -> bool:
-    named = query.attribute(node, "axes")
+    named = query.attribute(node, "axes") if node.op_type == "Resize" else None
     axes = len(named) if named is not None else query.rank(node.inputs[0])
     return len(dims) == 1 and (dims[0] in (None, 0) or axes in (None, dims[0]))

@@ -46,7 +46,7 @@ def specs_of(model: ir.Model) -> list[InputSpec]:
 
 def guesses(specs: Sequence[InputSpec], dims: Mapping[str, int]) -> Iterator[dict[str, npt.NDArray[Any]]]:
     """Yield inputs that a model may accept; where dimensions are open, larger and larger ones."""
-    is_open = any(not isinstance(dim, int) or dim <= 0 for spec in specs for dim in spec.shape)
+    is_open = any(not isinstance(dim, int) or dim < 0 for spec in specs for dim in spec.shape)
     for size in (None, *_SIZES) if is_open else (None,):
         yield make(specs, 0, dims, size)
 
@@ -69,7 +69,7 @@ def make(
 def _shape(spec: InputSpec, sizes: dict[str, int], size: int | None) -> tuple[int, ...]:
     shape: list[int] = []
     for axis, dim in enumerate(spec.shape):
-        if isinstance(dim, int) and dim > 0:
+        if isinstance(dim, int) and dim >= 0:  # the runtime takes no other size, not even for 0
             shape.append(dim)
         elif isinstance(dim, str) and dim:
             shape.append(sizes.setdefault(dim, _guess(spec, dim, axis, size)))

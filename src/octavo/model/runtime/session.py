@@ -176,7 +176,10 @@ def _source(
         from octavo.model.files.io import load
 
         load(model)
-    return str(model), str(model)
+    path = str(model)
+    if not path.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in path):
+        raise ModelError(f"onnxruntime can't open {path!r}, whose name is not in UTF-8; rename the file.")
+    return path, path
 
 
 def _opened(
