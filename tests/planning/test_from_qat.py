@@ -226,7 +226,7 @@ def test_the_whole_type_may_be_used_instead_of_a_clip() -> None:
     exact, whole = octavo.convert_qat(narrow()), octavo.convert_qat(narrow(), exact=False)
     assert ops(exact)["Clip"] == 2
     assert ops(whole)["Clip"] == ops(whole)["Relu"] == 0
-    assert "part of their type" in str(whole)
+    assert "part of the integers of their type" in str(whole)
 
 
 def test_ranges_that_training_left_open_are_measured_where_there_is_data() -> None:

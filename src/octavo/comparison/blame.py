@@ -1,4 +1,4 @@
-"""Which of the tensors at a unit is to blame: each is quantized by itself, while the others stay float.
+"""Which of the tensors at a unit is to blame: each is quantized by itself, while the others stay in float.
 
 A bad result has one cause among several: an input, a weight, the unit's own result. The float operators are
 run again on a few samples, each time with one of these as the quantized model has it.
@@ -26,7 +26,7 @@ from octavo.model.graph import query
 from octavo.model.runtime.session import Session
 
 _EXPLAINED = 0.1  # of the local noise; less, and quantization is not what makes the result wrong
-BAD = 25.0  # dB; a better result is looked at closer only if it is the worst
+BAD = 25.0  # dB; the cause of a better result is looked for only if it is the worst
 
 
 @dataclass(frozen=True)

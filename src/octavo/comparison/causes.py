@@ -3,18 +3,18 @@
 =============  ==================================================================  =====================
 cause          sign                                                                change
 =============  ==================================================================  =====================
-mask           a constant of large magnitude shares a scale with scores            leave the sum float
+mask           a constant of large magnitude shares a scale with scores            keep the sum in float
 clipped        most of the lost energy is in values that were cut off              the range of the data
 few levels     the values use less than half of the quantized range                the range of the data
-mixed concat   a Concat joins ranges that differ 16 times and more                 leave it float
+mixed concat   a Concat joins ranges that differ 16 times and more                 keep it in float
 outliers       the largest magnitude is many times the root mean square            an MSE range, or float
 coarse scale   a weight's integers use a small part of their range                 a scale of its own
 channels       one scale for channels of very unlike sizes                         a scale per channel
-bias           an int32 bias is off                                                leave the layer float
-bias overflow  an int32 bias near the limit of its type: sums wrap around          leave the layer float
-overflow       a value is beyond the range of a 16-bit float                       leave it float32
+bias           an int32 bias is off                                                keep the layer in float
+bias overflow  an int32 bias near the limit of its type: sums wrap around          keep the layer in float
+overflow       a value is beyond the range of a 16-bit float                       keep it in float32
 bits           nothing of the above                                                16 bits, or float
-other          quantizing the tensors one by one does not explain the error        leave the node float
+other          quantizing the tensors one by one does not explain the error        keep the node in float
 =============  ==================================================================  =====================
 """
 
@@ -98,11 +98,11 @@ def _unexplained(pair: Pair, watch: TensorSums) -> Cause:
         text = f"its integers reach {top} of 2147483647, so that sums overflow in the integer kernel"
         return Cause(bias.value.name or "", "weight", "bias overflow", text, "exclude", unit)
     steps = ", ".join(node.op_type for node in pair.steps)
-    text = f"quantization does not explain it: something of {steps} is missing or computed otherwise"
+    text = f"quantization does not explain it: a step of {steps} is missing or computed in another way"
     execution = watch.execution.errors(watch.executed)
     if execution is not None and watch.is_changed_by_runtime:
         text = (
-            "the runtime's optimized kernel computes something else than the graph says:"
+            "the runtime's optimized kernel does not compute what the graph says:"
             f" {execution.sqnr:.1f} dB between optimized and unoptimized execution"
         )
     return Cause(pair.target.name or "", "operator", "other", text, "exclude", unit, unit)
@@ -138,7 +138,7 @@ def weight_finding(w: WeightError, unit: Unit) -> Cause:
 def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
     span = f"{w.low:.3g} … {w.high:.3g}"
     if unit.kind in MASK_SCORES and max(-w.low, w.high) >= MASK:
-        text = f"a mask of {span} is quantized with the scores, which one scale leaves no steps"
+        text = f"a mask of {span} is quantized with the scores, and one scale leaves the scores no steps"
         return "mask", text, "exclude"
     if w.qtype in HALF_LIMITS:
         return _half_cause(w.qtype, span, w.clipped)

@@ -93,7 +93,7 @@ def unused(model: ir.Model) -> Iterator[Finding]:
     ]
     size = sum(int(v.const_value.nbytes) for v in dead if v.const_value is not None)
     if dead:
-        text = f"{len(dead)} weights of {size} bytes are read by nothing"
+        text = f"{len(dead)} weights of {size} bytes are read by no node"
         yield Finding(
             NOTE, "dead weights", some(v.name or "" for v in dead), text, "nothing: they are left out"
         )
@@ -112,7 +112,7 @@ def shapes(model: ir.Model) -> Iterator[Finding]:
             WARNING,
             "missing shapes",
             some(unknown),
-            f"the rank of {len(unknown)} tensors is not known, and operators on them may stay float",
+            f"the rank of {len(unknown)} tensors is not known, and operators on them may stay in float",
             "export with shapes"
             if sympy_is_installed()
             else "install sympy (octavo[shapes]), or export with shapes",
@@ -120,11 +120,11 @@ def shapes(model: ir.Model) -> Iterator[Finding]:
 
 
 def masks(model: ir.Model) -> Iterator[Finding]:
-    """Yield what structure alone tells to be no good."""
+    """Yield what the structure alone shows to lose accuracy."""
     avoid = hazards.structural(list(query.nodes(model)))
     for node, reason in avoid.nodes.items():
         topic = "masks" if "mask" in reason else "ranges"
-        yield Finding(NOTE, topic, node, reason, "nothing: it is left float")
+        yield Finding(NOTE, topic, node, reason, "nothing: it is kept in float")
 
 
 def weights(model: ir.Model, plan: Plan) -> Iterator[Finding]:
@@ -147,7 +147,7 @@ def weights(model: ir.Model, plan: Plan) -> Iterator[Finding]:
         else:
             one, each = _both_ways(content, entry.scheme)
             if each < POOR:
-                text = f"8 bits hold it to {each:.0f} dB only: outliers beside small weights"
+                text = f"in 8 bits it has only {each:.0f} dB: outliers stand beside small weights"
                 yield Finding(
                     WARNING, "outliers", key.tensor, text, f"exclude {key.consumer!r}, or use blocks"
                 )
@@ -161,7 +161,7 @@ def weights(model: ir.Model, plan: Plan) -> Iterator[Finding]:
         )
         yield Finding(NOTE, "channels", worst[0], text, "keep scales per channel, which are the default")
     for node, reason in planning.lost_weights(model, plan).nodes.items():
-        yield Finding(WARNING, "outliers", node, reason, "nothing: it is left float")
+        yield Finding(WARNING, "outliers", node, reason, "nothing: it is kept in float")
 
 
 def _both_ways(content: np.ndarray, scheme: Scheme) -> tuple[float, float]:
@@ -266,4 +266,4 @@ def _unusable(model: ir.Model, plan: Plan, stats: Stats, wanted: Mapping[str, Sc
     unseen = frozenset(name for name in wanted if name not in stats)
     avoid = hazards.numeric(model, plan, ranges, calibration.unusable(stats, wanted), unseen)
     for tensor, reason in avoid.tensors.items():
-        yield Finding(WARNING, "range", tensor, reason, "nothing: it is left float")
+        yield Finding(WARNING, "range", tensor, reason, "nothing: it is kept in float")

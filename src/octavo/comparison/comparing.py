@@ -24,7 +24,7 @@ from octavo.model.files import io
 from octavo.model.graph import meta, query
 from octavo.model.runtime.session_inputs import with_mapped_weights
 
-MAX_UNITS = 16  # units that are looked at closer
+MAX_UNITS = 16  # units whose inputs, weights and result are quantized one by one to find the cause
 _FACTORS = (
     "Factors of channels were moved between tensors before the model was quantized, as SmoothQuant and"
     " equalization do; tensors and weights are compared with those of a float model that has them too."
@@ -168,9 +168,9 @@ def _tensor(pair: Pair, watch: TensorSums) -> TensorError:
 def _culprits(
     found: Matching, seen: PassSums, weights: dict[tuple[Pair, int], WeightError], changes: Changes
 ) -> tuple[Culprit, ...]:
-    """Tensors by the worst result that each is to blame for, the worst first.
+    """Return the tensors that cause the worst results, the worst first.
 
-    What better parameters of the same kind would gain counts on top: an injury comes before a weakness.
+    What better parameters of the same kind would gain counts on top: a wrong scale comes before too few bits.
     """
     ranked: list[tuple[float, float, Cause]] = []
     gains = {pair: excess(watch) for pair, watch in seen.pairs.items()}

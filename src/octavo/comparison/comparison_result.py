@@ -43,7 +43,7 @@ class TensorError:
 
 @dataclass(frozen=True)
 class Change:
-    """Something to do about a culprit: settings for a tensor, or nodes to leave float."""
+    """Something to do about a culprit: settings for a tensor, or nodes to keep in float."""
 
     text: str
     overrides: tuple[Override, ...] = ()

@@ -21,7 +21,7 @@ from octavo.model.graph.operators import DEQUANTIZE, QUANTIZE
 
 Array: TypeAlias = npt.NDArray[Any]
 
-_MAX_DEPTH = 16
+_MAX_DEPTH = 16  # of nodes between a constant and the initializers that it is made from
 
 
 def is_constant(value: ir.Value | None) -> bool:

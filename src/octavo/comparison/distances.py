@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-SLAB = 1 << 15
+SLAB = 1 << 15  # values at a time: 128 KiB, which stay in the cache
 
 Row = npt.NDArray[np.float32]
 

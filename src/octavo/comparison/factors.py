@@ -2,7 +2,7 @@
 
 SmoothQuant and equalization multiply the weights of one layer channel by channel, and divide what comes
 before: another layer, a normalization, or a Mul that was put there. Such a model computes the same, but
-beside the float model its weights look ruined and its tensors too large or too small. So the factors are read
+beside the float model its weights look wrong and its tensors too large or too small. So the factors are read
 off the weights, ``ŵ ≈ b_i · a_o · w``, and a copy of the float model gets them too::
 
     float model ──► with the same factors ──► does it still compute the same? ── no ──► as it was
@@ -38,9 +38,7 @@ _ROUNDS = 4  # of turns between factors of inputs and outputs
 _NEARLY = 0.03  # factors that differ by no more than this are all alike
 _MIN_WEIGHTS = 4  # weights for each factor; fewer say nothing
 _CORNER_SIZE = 256  # inputs and outputs that are looked at first
-_SAME_DECIBELS = (
-    40.0  # dB between the outputs of two models that compute the same, up to how well factors are known
-)
+_SAME_DECIBELS = 40.0  # between the outputs of models that compute the same: factors are known no better
 _NORMS = tuple(op for op, (scale, *_) in NORMALIZATIONS.items() if scale == 1)
 
 

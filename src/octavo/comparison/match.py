@@ -103,7 +103,7 @@ class _Matcher:
                 self.of[self.q.signal(value)] = self.f.signal(other)
 
     def _hints(self) -> dict[ir.Value, ir.Value]:
-        """Signals that share a name; the last form of a signal has the last word."""
+        """Return the signals that share a name; of several forms of a signal the last one decides."""
         named = {v.name: s for s, forms in self.f.members.items() for v in forms if v.name}
         found: dict[ir.Value, ir.Value] = {}
         for signal, forms in self.q.members.items():

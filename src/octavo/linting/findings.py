@@ -113,7 +113,7 @@ _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lint(Shown):
-    """The findings for one model and target; ``fixed`` are those that are mended in ``model``."""
+    """The findings for one model and target; ``fixed`` are those that are repaired in ``model``."""
 
     model: ir.Model
     source: str

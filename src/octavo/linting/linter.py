@@ -1,4 +1,4 @@
-"""Run the rules over a model, and mend what can be mended without changing results."""
+"""Run the rules over a model, and repair what can be repaired without changing results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lint(
 ) -> Lint:
     """Look for what a target rejects, computes wrongly or runs slowly in a quantized model, whoever made it.
 
-    With ``fix`` (or an ``output``) the faults that can be mended without changing results are, in a copy;
+    With ``fix`` (or an ``output``) the faults that can be repaired without changing results are, in a copy;
     what is left is found again. With ``output`` that copy is checked and written.
     """
     sheet = find_target(target)
@@ -38,7 +38,7 @@ def lint(
     loaded = io.load(model)
     normalize(loaded)
     shapes.infer(loaded)
-    tried = _mended(loaded, sheet) if fix or output is not None else []
+    tried = _repaired(loaded, sheet) if fix or output is not None else []
     left = _findings(LintedModel(loaded, sheet))
     still = {(one.rule, one.node) for one in left if one.repair is not None}  # the repair did not help
     fixed = tuple(one for one in tried if (one.rule, one.node) not in still)
@@ -58,7 +58,7 @@ def _findings(view: LintedModel) -> tuple[Finding, ...]:
     return tuple(sorted(kept, key=lambda one: (list(Severity).index(one.severity), one.rule)))
 
 
-def _mended(model: ir.Model, target: Target) -> list[Finding]:
+def _repaired(model: ir.Model, target: Target) -> list[Finding]:
     done: list[Finding] = []
     for _ in range(_ROUNDS):
         before = len(done)
@@ -77,7 +77,7 @@ def _mended(model: ir.Model, target: Target) -> list[Finding]:
 
 
 def _check(model: ir.Model) -> None:
-    """A fixed model that does not run is not handed over."""
+    """Raise where a fixed model does not run: it is not written then."""
     try:
         verification.verify(model)
     except ModelError as error:

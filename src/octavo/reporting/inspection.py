@@ -37,7 +37,7 @@ class Inspection(Shown):
     style: str
     op_types: Counter[str] = field(default_factory=Counter)
     quantized_ops: Counter[str] = field(default_factory=Counter)  # run on, or between, quantized tensors
-    float_ops: Counter[str] = field(default_factory=Counter)  # products that stay float
+    float_ops: Counter[str] = field(default_factory=Counter)  # layers that stay in float
     weights: Counter[str] = field(default_factory=Counter)  # "int8/channel" → how many
     activations: Counter[str] = field(default_factory=Counter)
     parts: tuple[StoredType, ...] = ()

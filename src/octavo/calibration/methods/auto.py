@@ -12,7 +12,7 @@ from octavo.calibration.statistics import HistogramState
 from octavo.core.scheme import MSE, Auto, Distribution, Entropy, Percentile, Scheme
 from octavo.core.stats import Range
 
-_PERCENTS = (99.9999, 99.999, 99.99, 99.9)
+_PERCENTS = (99.9999, 99.999, 99.99, 99.9)  # of the values that a range keeps, the widest first
 
 
 def auto(state: HistogramState, method: Auto, scheme: Scheme) -> Range:

@@ -20,7 +20,7 @@ Outputs: TypeAlias = Mapping[str, npt.NDArray[Any]]
 Run: TypeAlias = Callable[[], Outputs]
 Then: TypeAlias = Callable[[Outputs], None]
 
-_RUNS_AT_ONCE = 2
+_RUNS_AT_ONCE = 2  # a third one only adds memory: see docs/decisions/0012
 _MAX_SECONDS = 0.5  # of the first run; a longer one uses its threads well, and much memory
 _MAX_BYTES = 1 << 26  # that a run reads and gives
 

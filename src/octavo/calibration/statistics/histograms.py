@@ -35,7 +35,7 @@ from octavo.errors import TableError
 Array = npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
 
-SIDE_BITS = 12
+SIDE_BITS = 12  # 4096 bins on either side: ranges in 16 bits are as exact as their values need
 SIDE = 1 << SIDE_BITS  # bins on either side of zero
 PORTION = 1 << 16  # values worked on at a time, so that they stay in the cache
 _SPREAD = 1 << 9  # counts that the values of the bin at zero are spread over

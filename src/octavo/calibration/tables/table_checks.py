@@ -9,7 +9,7 @@ from octavo.core.stats import Range
 from octavo.errors import TableError
 
 MAX_BYTES = 256 << 20  # of a table
-_MAX_FLOAT32 = 3.4028234663852886e38
+_MAX_FLOAT32 = 3.4028234663852886e38  # the largest number that a scale in float32 can come from
 
 
 def checked(ranges: Mapping[str, Range]) -> dict[str, Range]:

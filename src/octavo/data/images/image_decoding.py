@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
-MAX_PIXELS = 80_000_000
+MAX_PIXELS = 80_000_000  # of an image, which take 240 MB once decoded
 _MAX_SIDE = 1_000_000  # pixels: Pillow's memory for a row has a size of its own
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF", "PPM")  # none that runs another program
 # What decoders raise for damaged and hostile files.

@@ -30,7 +30,7 @@ from octavo.evaluation.task import (
 )
 from octavo.evaluation.task_metrics import top_k
 
-DEFAULT_BATCH = 10
+DEFAULT_BATCH = 10  # images, which take much memory each
 METRICS = (share("top1", 0), share("top5", 1))
 
 

@@ -29,7 +29,7 @@ from octavo.evaluation.task import (
 from octavo.evaluation.task_metrics import spearman
 from octavo.evaluation.text_samples import TextFeeds, text_rows
 
-DEFAULT_BATCH = 32
+DEFAULT_BATCH = 32  # texts of similar length
 _POOLINGS = ("auto", "mean", "first", "none")
 
 

@@ -14,7 +14,7 @@ from octavo.evaluation.task import Batch, Feeds, Outputs, PreparedTask, TaskCont
 from octavo.evaluation.tasks.classification import ScoreProcessing, by_class, from_samples, ranked_rows
 from octavo.evaluation.text_samples import TextFeeds, text_rows
 
-DEFAULT_BATCH = 32
+DEFAULT_BATCH = 32  # texts of similar length
 METRICS = (share("accuracy", 0),)
 
 

@@ -176,7 +176,7 @@ def refused_operator(view: LintedModel) -> Iterator[Fault]:
         reads = [dq_of(value) for value in node.inputs[:2]]
         gives = any(is_q(one) for value in node.outputs for one in value.consumers())
         if any(one is not None and (gives or is_stored(one)) for one in reads):
-            yield Fault(name(node), reason, "leave it float: --exclude op:" + node.op_type)
+            yield Fault(name(node), reason, "keep it in float: --exclude op:" + node.op_type)
 
 
 @rule("OCT507", _WARNING, "An operator reads quantized tensors and gives a float one")

@@ -12,8 +12,8 @@ from octavo.linting.view import Array, LintedModel, Product, is_stored, name, st
 from octavo.model.graph import query
 
 _TOLERANCE = 1e-3  # of a bias scale; products in float32 differ by 1e-7
-_HEADROOM = 2**30
-_INT32_MAX = 2**31 - 1
+_HEADROOM = 2**30  # half of int32: the other half is for the sum of products
+_INT32_MAX = 2**31 - 1  # the largest integer of a bias
 
 
 def _stored_biases(view: LintedModel) -> Iterator[tuple[Product, Array]]:
@@ -82,7 +82,7 @@ def headroom(view: LintedModel) -> Iterator[Fault]:
                 name(product.bias_reader),
                 f"its bias reaches {top}, more than half of what 32 bits hold: the sum wraps around, or"
                 " the bias was cut off",
-                "raise the weight's scale for that channel, or leave the layer float",
+                "raise the weight's scale for that channel, or keep the layer in float",
             )
 
 

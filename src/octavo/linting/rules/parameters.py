@@ -54,7 +54,7 @@ def bad_scale(view: LintedModel) -> Iterator[Fault]:
             shown = float(wide[bad].reshape(-1)[0])
             yield Fault(
                 name(node),
-                f"{int(bad.sum())} of {wide.size} scales are no positive number ({shown:g}): what is read"
+                f"{int(bad.sum())} of {wide.size} scales are not positive numbers ({shown:g}): what is read"
                 " through it is zero, reversed or not a number",
                 "quantize the tensor again, with finite calibration data",
             )
@@ -105,7 +105,7 @@ def wrong_axis(view: LintedModel) -> Iterator[Fault]:
             yield Fault(
                 name(product.node),
                 f"the scales of its weight lie along axis {params.axis}, its channels along axis {axis}: the"
-                " runtime fuses it unchecked and the results are wrong, or fails",
+                " runtime fuses it without a check, and the results are wrong, or it fails",
                 f"quantize the weight with scales along axis {axis}",
             )
 
@@ -156,7 +156,7 @@ def missing_zero_point(view: LintedModel) -> Iterator[Fault]:
             yield Fault(
                 name(w),
                 "the runtime does not fuse a Gemm whose weight has no zero point: it runs in float",
-                "write the zero point down, though it is 0",
+                "write the zero point into the model, though it is 0",
                 repairs.add_zero_point(w, kind.dtype),
             )
 

@@ -36,7 +36,7 @@ def twice(view: LintedModel) -> Iterator[Fault]:
         else:
             yield Fault(
                 name(node),
-                f"it does again what {name(same)} has done",
+                f"it repeats what {name(same)} does",
                 "let its readers read that one",
                 repairs.replace_by(node, same.outputs[0]) if same.graph is node.graph else None,
             )
@@ -112,7 +112,7 @@ def _folded(view: LintedModel, node: ir.Node) -> Repair | None:
 
 @rule("OCT405", _WARNING, "An operator is quantized that is slower or coarser so")
 def better_float(view: LintedModel) -> Iterator[Fault]:
-    """Softmax, LayerNormalization and others that the target's sheet leaves float."""
+    """Softmax, LayerNormalization and others that the target's sheet keeps in float."""
     for node in view.nodes:
         reason = view.target.placement.kept_in_float.get(node.op_type)
         if reason is None or not node.inputs or dq_of(node.inputs[0]) is None:
@@ -123,7 +123,7 @@ def better_float(view: LintedModel) -> Iterator[Fault]:
             yield Fault(
                 name(node),
                 f"{node.op_type} between conversions: {reason}",
-                "leave it float: no QuantizeLinear behind it, and none in front of it",
+                "keep it in float: no QuantizeLinear behind it, and none in front of it",
             )
 
 
@@ -218,7 +218,7 @@ def grouped(view: LintedModel) -> Iterator[Fault]:
             yield Fault(
                 name(node),
                 f"a Conv of {group} groups is slower with integers",
-                "leave it float, guarded by a Max",
+                "keep it in float, behind a fusion barrier: a Max that changes nothing",
             )
 
 
@@ -244,7 +244,7 @@ def for_nothing(view: LintedModel) -> Iterator[Fault]:
         ):
             yield Fault(
                 name(node),
-                "its input is quantized and its weight is not: it runs in float, after a detour",
+                "its input is quantized and its weight is not: it runs in float, after two conversions",
                 "quantize its weight as well, or not its input",
             )
 

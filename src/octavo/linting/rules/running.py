@@ -15,7 +15,7 @@ def does_not_load(view: LintedModel) -> Iterator[Fault]:
     """Nothing else can be said of such a model."""
     found = view.running
     if isinstance(found, str):
-        yield Fault(view.model.graph.name or "graph", found, "mend what the runtime names")
+        yield Fault(view.model.graph.name or "graph", found, "repair what the runtime names")
 
 
 @rule("OCT602", Severity.WARNING, "An operator between conversions runs in float", runs=True)
@@ -32,7 +32,7 @@ def unfused(view: LintedModel) -> Iterator[Fault]:
         yield Fault(
             _origin(part.node.name or part.node.output[0], known),
             f"{part.node.op_type} runs in float with conversions around it, slower than before quantization",
-            "quantize its input, weight, int32 bias and output as the target's sheet says, or leave it float",
+            "quantize its input, weight, int32 bias and output as the target's sheet says, or none of them",
         )
 
 

@@ -92,7 +92,7 @@ def dynamic_conv(view: LintedModel) -> Iterator[Fault]:
     reason = view.target.placement.dynamic_kept_in_float.get("Conv")
     for node in view.nodes:
         if node.op_type == "ConvInteger" and reason is not None:
-            yield Fault(name(node), reason, "quantize with calibration data, or leave the Conv float")
+            yield Fault(name(node), reason, "quantize with calibration data, or keep the Conv in float")
 
 
 @rule("OCT305", _ERROR, "An integer operator has no kernel for its types")

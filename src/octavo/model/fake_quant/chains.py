@@ -82,7 +82,7 @@ def _is_step(node: ir.Node | None) -> bool:
 
 
 def _operand(node: ir.Node) -> ir.Value | None:
-    """The one input of a step that is no constant, or the largest of constants, a weight; else None."""
+    """Return the one input that is not a constant; of constants alone the largest, a weight; else None."""
     flowing = [v for v in node.inputs if v is not None and query.constant(v) is None]
     if not flowing:
         sizes = {v: tensor.size for v in node.inputs if v is not None and (tensor := query.constant(v))}

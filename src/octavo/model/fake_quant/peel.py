@@ -36,7 +36,7 @@ def content_of(found: FakeQuant) -> ir.LazyTensor:
     """Return the float values that readers of a fake-quantized constant see, computed when they are read."""
     tensor = query.constant(found.source)
     if tensor is None:
-        raise ValueError(f"{found.source.name!r} is no constant")
+        raise ValueError(f"{found.source.name!r} is not a constant")
 
     def values() -> npt.NDArray[np.float32]:
         array = np.asarray(tensor.numpy())
@@ -137,11 +137,12 @@ class _Peeler:
                 self._activation(flowing)
         if self.left:
             self.out.notes.append(
-                f"{self.left} fake quantizations stay as they are: a reader sees both, rounded and not"
+                f"{self.left} fake quantizations stay in the model: nodes read their tensors with and without them"
             )
         if self.out.clipped and not self.exact:
             self.out.notes.append(
-                f"{self.out.clipped} activations were trained on a part of their type and use all of it now"
+                f"{self.out.clipped} activations were trained with a part of the integers of their type, and now"
+                " use all of them"
             )
         return self.out
 

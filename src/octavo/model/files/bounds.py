@@ -1,4 +1,4 @@
-"""What a model's protobuf has to fulfil before anything is made of it: sizes, names, depth, references.
+"""Checks of a model's protobuf before a model is built from it: sizes, names, depth, references.
 
 Nothing here reads a weight or allocates for one; a model that fails is refused with the place of the fault.
 """
@@ -21,10 +21,11 @@ from octavo.model.graph.inline import MOST_NODES, Key, check_calls
 from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES, UNCHECKED_NUMBERS
 from octavo.model.graph.tensors import ELEMENT_TYPES, byte_size
 
-_MAX_DEPTH = 64
-_LARGEST_TENSOR = 1 << 44
-_MOST_DIGITS = 20
-_SIX = 6
+_MAX_DEPTH = 64  # of subgraphs; exporters nest two or three, and each walk recurses so deep
+_LARGEST_TENSOR = 1 << 44  # bytes; no machine holds more, and sums of sizes stay far below 2^63
+_MOST_DIGITS = 20  # of an offset or a length: those of 2^64
+_MOST_DIMENSIONS = 64  # of a tensor; numpy knows no more
+_SIX = 6  # bits: elements of the float6 types
 _TYPED_FIELDS: dict[str, frozenset[int]] = {
     "float_data": frozenset({TensorProto.FLOAT, TensorProto.COMPLEX64}),
     "double_data": frozenset({TensorProto.DOUBLE, TensorProto.COMPLEX128}),
@@ -55,7 +56,9 @@ def check_model(
     that weights in other files name, by location; None where no weight is in another file.
     """
     if not proto.HasField("graph") or (not proto.ir_version and not proto.opset_import):
-        raise ModelError(f"{where} is no ONNX model: it holds no graph; check that this is the right file.")
+        raise ModelError(
+            f"{where} is not an ONNX model: it holds no graph; check that this is the right file."
+        )
     _check_imports(proto.opset_import, where)
     walk = _Walk(where, opset=_opset(proto.opset_import))
     walk.graph(proto.graph, apart)
@@ -99,7 +102,7 @@ def _check_imports(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> No
 
 
 def _check_function(function: onnx.FunctionProto, where: str) -> None:
-    """Refuse names that are no text, and impossible imports; the nodes are looked at elsewhere."""
+    """Refuse names that are not text, and impossible imports; its nodes are checked elsewhere."""
     names = (function.domain, function.name, function.overload, *function.input, *function.output,
              *function.attribute, *(one.name for one in function.attribute_proto))  # fmt: skip
     for text in names:
@@ -137,8 +140,8 @@ class _Walk:
         self.count(len(graph.node))
         _check_names(graph, self.where)
         for tensor in graph.initializer:
-            stretch = apart.get(tensor.name)
-            self.tensor(tensor, "", stretch.length if stretch is not None else None)
+            place = apart.get(tensor.name)
+            self.tensor(tensor, "", place.length if place is not None else None)
             if 0 in tensor.dims:
                 self.empty.add(tensor.name)
         self.nodes(graph.node, depth)
@@ -236,8 +239,8 @@ class _Walk:
             plain = entry.value.isascii() and entry.value.isdigit() and len(entry.value) <= _MOST_DIGITS
             if entry.key in ("offset", "length") and not plain:
                 raise ModelError(
-                    f"{name} lies in an external file at the {entry.key} {entry.value[:40]!r}, which is no "
-                    "number of bytes; the model is damaged."
+                    f"{name} lies in an external file at the {entry.key} {entry.value[:40]!r}, which is "
+                    "not a number of bytes; the model is damaged."
                 )
         entries = {entry.key: entry.value for entry in tensor.external_data}
         if entries.get("checksum"):
@@ -245,7 +248,7 @@ class _Walk:
 
 
 def _check_names(graph: onnx.GraphProto, where: str) -> None:
-    """Refuse what is sparse, what is no text, and names that are defined twice."""
+    """Refuse sparse weights, names that are not text, and names that are defined twice."""
     if graph.sparse_initializer:
         raise ModelError(
             f"{where} holds sparse weights ({graph.sparse_initializer[0].values.name!r}), which are not "
@@ -266,7 +269,7 @@ def _check_names(graph: onnx.GraphProto, where: str) -> None:
 
 
 def _check_text(node: onnx.NodeProto, attributes: Iterable[onnx.AttributeProto], where: str) -> None:
-    """Refuse names that are no text: protobuf hands over as bytes what it can't decode."""
+    """Refuse names that are not text: protobuf returns as bytes what it can't decode."""
     texts = [node.op_type, node.domain, node.overload, node.name, *node.input, *node.output]
     texts += [attribute.name for attribute in attributes]
     try:
@@ -313,8 +316,10 @@ def _dims(kind: int, shape: tuple[int, ...], name: str) -> tuple[ir.DataType, tu
     dtype = ELEMENT_TYPES.get(kind)
     if dtype is None:
         raise ModelError(f"{name} has the unknown element type {kind}.")
-    if dtype == ir.DataType.UNDEFINED or (shape and min(shape) < 0) or len(shape) > 64:
-        raise ModelError(f"{name} has an impossible type or shape: {dtype}, {list(shape[:64])}.")
+    if dtype == ir.DataType.UNDEFINED or (shape and min(shape) < 0) or len(shape) > _MOST_DIMENSIONS:
+        raise ModelError(
+            f"{name} has an impossible type or shape: {dtype}, {list(shape[:_MOST_DIMENSIONS])}."
+        )
     width = ir.DataType.UINT8 if dtype == ir.DataType.STRING else dtype
     sides = shape if 0 not in shape else tuple(max(dim, 1) for dim in shape)
     if byte_size(width, sides) > _LARGEST_TENSOR:

@@ -1,7 +1,7 @@
 """External weights: which file a model may name, and how a model names one.
 
 A location is accepted if it is relative, has no ``..``, and leads, links resolved, to a regular file below
-the model's folder that nothing else links to; a stretch, if it lies within that file and is as long as the
+the model's folder that nothing else links to; a range of bytes, if it lies in that file and is as long as the
 tensor. All of it is checked before a byte is read.
 """
 
@@ -239,7 +239,7 @@ class Folder:
                 f"{path}); copy the real files into one folder and load the model from there."
             )
         if not stat.S_ISREG(info.st_mode):
-            raise ModelError(f"{where} names the external file {path}, which is no regular file.")
+            raise ModelError(f"{where} names the external file {path}, which is not a regular file.")
         if info.st_nlink > 1:
             raise ModelError(
                 f"{where} names the external file {path}, which has {info.st_nlink} hard links and may "

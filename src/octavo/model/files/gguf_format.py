@@ -26,7 +26,7 @@ from octavo.errors import ModelError
 MAGIC: Final = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32  # of tensors, where the metadata does not say
-_MOST_AXES = 4
+_MOST_AXES = 4  # of a tensor, as the format has it
 _MOST_TEXTS = 1 << 21  # names, tokens and merges; the largest vocabularies have half as many
 _STRING, _ARRAY = 8, 9
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -94,7 +94,7 @@ def read(path: str | Path) -> GgufFile:
     try:
         return _Reader(path, content).file()
     except (struct.error, UnicodeDecodeError, IndexError, OverflowError, RecursionError) as error:
-        raise ModelError(f"{path} is no complete GGUF file: {error}.") from error
+        raise ModelError(f"{path} is not a complete GGUF file: {error}.") from error
 
 
 class _Reader:
@@ -103,7 +103,7 @@ class _Reader:
 
     def file(self) -> GgufFile:
         if self.content[:4] != MAGIC:
-            raise ModelError(f"{self.path} is no GGUF file: it does not begin with {MAGIC.decode()!r}.")
+            raise ModelError(f"{self.path} is not a GGUF file: it does not begin with {MAGIC.decode()!r}.")
         self.at = 4
         version = self._number("I")
         if version not in _VERSIONS:
@@ -116,7 +116,9 @@ class _Reader:
         listed = [self._listed() for _ in range(count)]
         alignment = metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-            raise ModelError(f"{self.path} aligns its tensors by {alignment!r}, which is no number of bytes.")
+            raise ModelError(
+                f"{self.path} aligns its tensors by {alignment!r}, which is not a number of bytes."
+            )
         start = -(-self.at // alignment) * alignment
         tensors = {one[0]: self._tensor(*one, start) for one in listed}
         return GgufFile(self.path, metadata, tensors)

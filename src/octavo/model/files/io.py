@@ -59,7 +59,7 @@ __all__ = [
 
 # ---- What makes two models the same: structure, names and weights, however they were stored
 
-_CHUNK = 16 << 20
+_CHUNK = 16 << 20  # bytes that are hashed at a time
 _THREADS = 4  # hashing leaves the interpreter free
 
 

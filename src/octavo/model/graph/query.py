@@ -220,7 +220,7 @@ def is_depthwise(node: ir.Node) -> bool:
 
 
 def linear_layer(node: ir.Node) -> Linear | None:
-    """The linear layer that a ``MatMul`` node is, or None if its right-hand side is no constant matrix."""
+    """Return the linear layer that a ``MatMul`` by a constant matrix is; None for any other node."""
     if node.op_type != "MatMul" or node.domain or len(node.inputs) != 2:
         return None
     weight = node.inputs[1]

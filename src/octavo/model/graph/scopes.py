@@ -12,7 +12,7 @@ from octavo.errors import ModelError
 from octavo.model.graph.query import attributes, graphs, initializers, opset, subgraphs, takes_graphs
 from octavo.model.graph.schema import check_node
 
-_MAX_DEPTH = 64
+_MAX_DEPTH = 64  # of subgraphs, as when a file is read
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 

@@ -1,8 +1,8 @@
-"""Constants in the body that alone reads them.
+"""Constants are moved into the body of an If, Loop or Scan that alone reads them.
 
-The runtime hands an If, Loop or Scan everything that its bodies read from outside, each time it runs. A
-constant of the body's own costs nothing. While a model is worked on, the main graph holds all constants;
-this is how they are handed over.
+The runtime passes everything that a body reads from outside to it each time it runs, while a constant of the
+body's own costs nothing. While Octavo works on a model, the main graph holds all constants; they are moved
+before the model is written.
 """
 
 from __future__ import annotations

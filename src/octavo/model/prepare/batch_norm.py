@@ -99,7 +99,7 @@ def _fold_norm(edit: Editor, norm: ir.Node) -> int:
 
 
 def _channels(node: ir.Node, shape: tuple[int | None, ...]) -> int | None:
-    """The channels that a convolution by a weight of this shape makes; None where it is no such weight."""
+    """Return the output channels of a convolution by a weight of this shape; None for any other weight."""
     if len(shape) < 3 or shape[0] is None or shape[1] is None:
         return None
     if node.op_type == "Conv":

@@ -22,7 +22,7 @@ from octavo.model.prepare.graph_patterns import (
 # ---- Gelu and HardSwish in the forms that exporters write
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
-_CUBE = 0.044715
+_CUBE = 0.044715  # the factor of x³ in the approximation of Gelu by tanh
 
 
 def gelu(node: ir.Node) -> Composition | None:

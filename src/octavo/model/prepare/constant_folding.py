@@ -27,8 +27,8 @@ from octavo.model.runtime.session import Session
 from octavo.model.runtime.session_inputs import fill
 
 _NEVER = operators.RANDOM | operators.CONVERSIONS_OR_DYNAMIC
-_LARGE_BYTES = 1 << 20  # bytes
-_MAX_GROWTH = 4
+_LARGE_BYTES = 1 << 20  # of a weight that is not stored twice, and of a result that may always be computed
+_MAX_GROWTH = 4  # times the bytes that a node reads, which its results may take
 BUDGET = 64 << 20  # bytes that all results may take beyond what goes away
 _LAZY_BYTES = 16 << 20  # bytes; transposing a weight of this size waits until its content is read
 

@@ -101,7 +101,7 @@ def _rank(value: ir.Value) -> int:
 
 # ---- ``x / max(‖x‖₂, ε)`` along one axis, spelt out around a ReduceL2, as LpNormalization
 
-EPSILON = 1e-12
+EPSILON = 1e-12  # the lower bound of a norm that PyTorch's normalize writes
 
 
 def lp_norm(node: ir.Node, epsilon: float = EPSILON) -> Composition | None:

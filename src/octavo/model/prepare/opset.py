@@ -16,9 +16,9 @@ from octavo.model.graph.scopes import remove_unused
 from octavo.model.prepare.adapters import ADAPTERS
 from octavo.model.runtime.session import kernels, runtime_opset_limit
 
-OLDEST = 7
+OLDEST = 7  # the first opset with today's broadcasting
 
-_NO_END = 2**31 - 1
+_NO_END = 2**31 - 1  # the end of a kernel's versions where it has none
 _OF_UPSAMPLE = {"mode": ir.AttributeType.STRING, "scales": ir.AttributeType.FLOATS}
 _NO_UPSAMPLE = 10  # the first opset without Upsample
 

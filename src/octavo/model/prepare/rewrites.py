@@ -128,7 +128,7 @@ def _is_of_squares(value: ir.Value | None) -> bool:
 
 
 def check_resizes(model: ir.Model) -> None:
-    """Raise if a Resize or Upsample is known to read scales or sizes that are no such list."""
+    """Raise if a Resize or Upsample is known to read scales or sizes that are not such a list."""
     for node in query.nodes(model):
         if not query.is_op(node, "Resize", "Upsample"):
             continue

@@ -26,7 +26,7 @@ from octavo.model.runtime.session import runtime_ir_limit
 
 _SMALL_BYTES = 4096  # bytes; constants up to this size are shown to inference, which reads shapes from them
 _PATIENCE = 300  # seconds for symbolic inference
-_STILL_OPEN = "shapes that only it tells stay open, and what needs them stays float"
+_STILL_OPEN = "shapes that it alone infers stay unknown, and operators that need them stay in float"
 
 
 def infer(model: ir.Model) -> tuple[int, list[str]]:

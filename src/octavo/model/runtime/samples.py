@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _SIZES = (16, 64, 224, 512)  # what to try for an open dimension after the first guess
 
 _PAST = ("past", "cache")
-_SEQUENCE, _SIDE, _SIGNAL = 8, 64, 512
-_SAMPLE_RATE = 16000
-_MAX_ELEMENTS = 1 << 26  # elements
-_PIECE = 1 << 20  # elements
+_SEQUENCE, _SIDE, _SIGNAL = 8, 64, 512  # tokens, pixels of an image's side, values of a signal
+_SAMPLE_RATE = 16000  # Hz, of most speech models
+_MAX_ELEMENTS = 1 << 26  # of an input that is made up
+_PIECE = 1 << 20  # elements that are drawn at a time
 
 
 def specs_of(model: ir.Model) -> list[InputSpec]:

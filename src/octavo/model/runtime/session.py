@@ -1,6 +1,6 @@
 """The runtime: the only place that imports ONNX Runtime, and only when it is first needed.
 
-A model in memory is handed over without copying its mapped weights: the runtime gets the structure as bytes,
+A model in memory is given to the runtime without copying its mapped weights: it gets the structure as bytes,
 in which those weights are references to the file they lie in, and maps that file itself.
 
 The runtime reports home from version 1.29 on, about models too, and keeps files for that in the user's home.

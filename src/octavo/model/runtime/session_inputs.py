@@ -45,7 +45,7 @@ def _refers(tensor: ir.TensorProtocol, folder: Path | None) -> Path | None:
 
 
 def _inline_bytes(initializers: Mapping[str, ir.Value], folder: Path | None) -> int:
-    """Return the size of the weights that have to be handed over as they are."""
+    """Return the size of the weights whose bytes have to be in the message itself."""
     tensors = (value.const_value for value in initializers.values())
     return sum(tensor_bytes(t) for t in tensors if t is not None and _refers(t, folder) is None)
 

@@ -1,4 +1,4 @@
-"""The check of a result before it is handed over: the ONNX checker, a load by the runtime, one run."""
+"""The check of a result before it is returned: the ONNX checker, a load by the runtime, one run."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _input(name: str, value: Array) -> onnx.ValueInfoProto:
 FULL_CHECK = 2000  # nodes; more are checked without the runtime's optimizations
 LARGE_MODEL_BYTES = (
     256 << 20
-)  # bytes; a larger model is checked without a second copy of its weights in another layout
+)  # bytes; a larger model is checked without a copy of its weights in another layout
 
 
 def verify(

@@ -19,7 +19,7 @@ from octavo.reporting.html import histogram, operator_graph
 from octavo.reporting.html.details import SCHEMA, numbers
 
 _MAX_WEIGHT_VALUES = 1 << 26  # a larger weight has no histogram
-_MAX_MANIFEST_BYTES = 1 << 26
+_MAX_MANIFEST_BYTES = 1 << 26  # a larger file beside a model is not its manifest
 
 
 def facts(path: str | Path) -> dict[str, Any]:

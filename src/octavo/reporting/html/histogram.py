@@ -14,7 +14,7 @@ from octavo.core.granularity import PerBlock, PerChannel
 from octavo.core.qparams import QParams
 from octavo.core.stats import State
 
-BINS = 128
+BINS = 128  # as many as a chart on the page has pixels to show
 MAX_VALUES = 1 << 18  # of a weight that are counted; of a larger one, evenly spaced values
 
 Histogram = dict[str, Any]
