@@ -137,12 +137,12 @@ class _Peeler:
                 self._activation(flowing)
         if self.left:
             self.out.notes.append(
-                f"{self.left} fake quantizations stay in the model: nodes read their tensors with and without them"
+                f"{self.left} fake quantizations stay in the model: their tensors are also read without them"
             )
         if self.out.clipped and not self.exact:
             self.out.notes.append(
-                f"{self.out.clipped} activations were trained with a part of the integers of their type, and now"
-                " use all of them"
+                f"{self.out.clipped} activations were trained with a part of the integers of their type, "
+                "and now use all of them"
             )
         return self.out
 
