@@ -15,7 +15,8 @@ from builders import model, node, tensor
 import octavo
 from octavo.core.plan import Key
 from octavo.model.files import io
-from octavo.model.runtime.session import Session, sample_inputs
+from octavo.model.runtime.samples import sample_inputs
+from octavo.model.runtime.session import Session
 
 Feeds = dict[str, np.ndarray]
 Source = onnx.ModelProto | octavo.Result | str
@@ -47,7 +48,7 @@ def feeds_for(proto: onnx.ModelProto, count: int = 4, scale: float = 2.0, **fixe
     opened = session(proto)
     samples = []
     for seed in range(count):
-        made = sample_inputs(opened, seed=seed)
+        made = sample_inputs(opened.inputs, seed=seed)
         for name, array in made.items():
             if array.dtype.kind in "fV":
                 made[name] = (array.astype(np.float32) * scale).astype(array.dtype)

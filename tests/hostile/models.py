@@ -14,6 +14,7 @@ from onnx import TensorProto
 import octavo
 from octavo.model.files import io
 from octavo.model.files.wire import varint
+from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
 
 WIDTH = 32
@@ -97,7 +98,7 @@ def written(made: onnx.ModelProto, folder: Path, name: str = "model.onnx") -> Pa
 def read(source: Any, base_dir: Path | None = None) -> int:
     """Load a model, look at every weight, write calls out; gives the number of nodes."""
     loaded = io.load(source, base_dir=base_dir)
-    for found in io.tensors(loaded):
+    for found in query.tensors(loaded):
         found.numpy()
     normalize(loaded)
     return len(loaded.graph)

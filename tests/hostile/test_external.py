@@ -17,6 +17,7 @@ from hostile.models import WIDTH, external, layer, read, written
 from hostile.sandbox import Sandbox
 from octavo.errors import ModelError
 from octavo.model.files import io
+from octavo.model.graph import query
 
 BYTES = 4 * WIDTH * WIDTH
 LONG = "a" * 5000
@@ -204,7 +205,7 @@ def test_shared_and_adjacent_stretches_are_right(
     made = written(_two_weights(first, second), sandbox.given)
 
     def values() -> list[list[float]]:
-        return [found.numpy().tolist() for found in io.tensors(io.load(made))]
+        return [found.numpy().tolist() for found in query.tensors(io.load(made))]
 
     assert sandbox.gives(values) == [
         list(range(offset // 4, (offset + length) // 4)) for offset, length in (first, second)

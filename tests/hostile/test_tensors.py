@@ -14,6 +14,7 @@ from hostile.models import WIDTH, changed, layer, read
 from hostile.sandbox import Sandbox
 from octavo.errors import ModelError
 from octavo.model.files import io
+from octavo.model.graph import query
 
 Weight = onnx.TensorProto
 
@@ -168,6 +169,6 @@ def test_an_unusual_tensor_is_read_right(
     change(made.graph.initializer[0])
 
     def content() -> object:
-        return next(iter(io.tensors(io.load(made.SerializeToString())))).numpy().tolist()
+        return next(iter(query.tensors(io.load(made.SerializeToString())))).numpy().tolist()
 
     assert sandbox.gives(content) == values

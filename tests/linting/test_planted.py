@@ -8,7 +8,8 @@ import pytest
 
 import octavo
 from octavo.linting import RULES
-from octavo.model.runtime.session import Session, sample_inputs
+from octavo.model.runtime.samples import sample_inputs
+from octavo.model.runtime.session import Session
 
 from .planted import CASES, Case
 
@@ -18,7 +19,7 @@ FIXABLE = [case for case in CASES if case.fixable]
 def outputs(model: onnx.ModelProto | octavo.Lint, *, optimize: bool) -> dict[str, np.ndarray]:
     source = model.model if isinstance(model, octavo.Lint) else model.SerializeToString()
     session = Session.open(source, optimize=optimize)
-    feeds = sample_inputs(session, seed=3)
+    feeds = sample_inputs(session.inputs, seed=3)
     return session.run({name: (array * 2).astype(array.dtype) for name, array in feeds.items()})
 
 

@@ -11,7 +11,8 @@ import pytest
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.prepare import PrepareOptions, prepare
-from octavo.model.runtime.session import Session, sample_inputs
+from octavo.model.runtime.samples import sample_inputs
+from octavo.model.runtime.session import Session
 from octavo.model.runtime.verification import verify
 
 ZOO = Path(os.environ.get("OCTAVO_ZOO_DIR") or Path(__file__).parents[3] / "shared" / "zoo")
@@ -47,7 +48,7 @@ def _close(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize("path", MODELS, ids=_name)
 def test_preparation_keeps_what_a_model_computes(path: Path, choice: str, tmp_path: Path) -> None:
     before = Session.open(path)
-    feeds = sample_inputs(before)
+    feeds = sample_inputs(before.inputs)
     model = io.load(path)
     print(prepare(model, OPTIONS[choice]))
     written = io.save(model, tmp_path / "out.onnx", external_data=choice == "as it is")
@@ -66,7 +67,7 @@ def test_preparation_keeps_what_a_model_computes(path: Path, choice: str, tmp_pa
 @pytest.mark.parametrize("path", MORE, ids=_name)
 def test_larger_models_too(path: Path, tmp_path: Path) -> None:
     before = Session.open(path)
-    feeds = sample_inputs(before)
+    feeds = sample_inputs(before.inputs)
     want = before.run(feeds)
     del before
     model = io.load(path)

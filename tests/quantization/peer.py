@@ -14,7 +14,8 @@ from onnx import numpy_helper
 from quantizing import run
 
 import octavo.quantization as ours
-from octavo.model.runtime.session import Session, sample_inputs
+from octavo.model.runtime.samples import sample_inputs
+from octavo.model.runtime.session import Session
 
 Feeds = dict[str, np.ndarray]
 QDQ, QOP, DYNAMIC = "qdq", "qoperator", "dynamic"
@@ -43,7 +44,7 @@ def samples(model: onnx.ModelProto, count: int = 3) -> list[Feeds]:
     session = Session.open(model.SerializeToString())
     found = []
     for seed in range(count):
-        made = sample_inputs(session, seed=seed)
+        made = sample_inputs(session.inputs, seed=seed)
         found.append({n: (a * np.float32(2)) if a.dtype == np.float32 else a for n, a in made.items()})
     return found
 

@@ -28,7 +28,8 @@ from octavo.core import metrics
 from octavo.errors import OctavoError
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor, set_constant
-from octavo.model.runtime.session import NO_SPINNING, Session, sample_inputs
+from octavo.model.runtime.samples import sample_inputs
+from octavo.model.runtime.session import NO_SPINNING, Session
 from octavo.ops import MATRIX_FOR_EACH_GROUP
 from octavo.ops.patterns import NORMALIZATIONS
 
@@ -326,7 +327,7 @@ def _compute_the_same(one: ir.Model, other: ir.Model, threads: int | None) -> bo
     try:
         for model in (one, other):
             session = Session.open(model, threads=threads, config=NO_SPINNING)
-            results.append(session.run(sample_inputs(session)))
+            results.append(session.run(sample_inputs(session.inputs)))
     except OctavoError:
         return False
     pairs = [(np.asarray(a), np.asarray(results[1][name])) for name, a in results[0].items()]

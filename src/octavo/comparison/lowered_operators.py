@@ -86,19 +86,14 @@ def _fill(node: ir.Node, tokens: str) -> dict[tuple[str, int | str], ir.Value]:
     return found
 
 
-def _reader(value: ir.Value) -> ir.Node | None:
-    """Return the only node that reads a value."""
-    return query.only_reader(value)
-
-
 def _line(node: ir.Node) -> list[ir.Node]:
     """An integer product and the nodes that bring it back to float: a Cast, then products with scales."""
     found = [node]
-    cast = _reader(node.outputs[0])
+    cast = query.only_reader(node.outputs[0])
     if cast is None or cast.op_type != "Cast":
         return found
     found.append(cast)
-    while (mul := _reader(found[-1].outputs[0])) is not None and mul.op_type == "Mul":
+    while (mul := query.only_reader(found[-1].outputs[0])) is not None and mul.op_type == "Mul":
         other = next((v for v in mul.inputs if v is not found[-1].outputs[0]), None)
         maker = other.producer() if other is not None else None
         if not is_constant(other) and not _is_scale(other):
@@ -130,13 +125,13 @@ def _lookup(node: ir.Node) -> Unit:
     nodes = [node]
     tensor = query.constant(node.inputs[0])
     if tensor is not None and tensor.dtype.itemsize == 1:
-        step = _reader(node.outputs[0])
+        step = query.only_reader(node.outputs[0])
         while step is not None and step.op_type in ("Cast", "Sub", "Mul") and _rows_only(step, nodes[-1]):
             nodes += [
                 m for v in step.inputs if (m := v.producer() if v else None) is not None and m not in nodes
             ]
             nodes.append(step)
-            step = _reader(step.outputs[0])
+            step = query.only_reader(step.outputs[0])
     inputs = tuple(Operand(v) if v is not None else None for v in node.inputs)
     return Unit("Gather", node, tuple(nodes), inputs, tuple(nodes[-1].outputs), is_integer=len(nodes) > 1)
 

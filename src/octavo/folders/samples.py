@@ -23,7 +23,7 @@ from octavo.folders.feed_store import Array
 from octavo.folders.parts import IDS, PIXELS, Part
 from octavo.model.files import io
 from octavo.model.graph import query
-from octavo.model.runtime.samples import make
+from octavo.model.runtime.samples import sample_inputs
 
 Sample = dict[str, Array]
 MAX_SAMPLES = 24  # run through the pipeline, where no number is given
@@ -160,7 +160,7 @@ def _made_up(folder: ModelFolder) -> Iterator[Sample]:
         for part in folder.parts:
             own = [spec for spec in part.inputs if spec not in part.past and spec.name not in sample]
             if not part.role.generates:
-                sample.update(make(own, seed, {}))
+                sample.update(sample_inputs(own, seed=seed))
         for name in IDS:
             if name in sample:
                 sample[name] = rng.integers(0, vocabulary, sample[name].shape).astype(sample[name].dtype)

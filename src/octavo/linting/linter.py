@@ -10,6 +10,7 @@ from octavo.errors import ModelError, OutputError
 from octavo.linting.findings import RULES, Finding, Lint, Severity
 from octavo.linting.view import LintedModel
 from octavo.model.files import io
+from octavo.model.files.serialize import lowest_ir_version
 from octavo.model.graph.edit import Editor
 from octavo.model.graph.normalize import normalize
 from octavo.model.graph.scopes import remove_unused
@@ -72,7 +73,7 @@ def _repaired(model: ir.Model, target: Target) -> list[Finding]:
         remove_unused(model)
         if len(done) == before:
             break
-    model.ir_version = io.lowest_ir_version(model)
+    model.ir_version = lowest_ir_version(model)
     return done
 
 

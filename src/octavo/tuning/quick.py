@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from octavo.errors import ModelError, OctavoError
 from octavo.model.files import io
-from octavo.model.runtime.samples import make, specs_of
+from octavo.model.runtime.samples import sample_inputs, specs_of
 from octavo.tuning.measure import speeds
 
 SECONDS = 0.5
@@ -21,7 +21,7 @@ def quick_speed(
     """Return how many times as fast the other is, on a made-up input; None where that can't be found out."""
     try:
         loaded = io.load(model)
-        sample = make(specs_of(loaded), 0, {})
+        sample = sample_inputs(specs_of(loaded))
         source = Path(model) if isinstance(model, str | Path) else loaded
         made = other if isinstance(other, ir.Model) else Path(other)
         (found,) = speeds(source, [made], [sample], threads=threads, seconds=SECONDS)

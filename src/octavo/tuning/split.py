@@ -12,7 +12,7 @@ import onnx_ir as ir
 from octavo.data.feeds import Feeds
 from octavo.data.fingerprints import FingerprintedSamples
 from octavo.errors import DataError
-from octavo.model.runtime.samples import make, specs_of
+from octavo.model.runtime.samples import sample_inputs, specs_of
 
 Feed = Mapping[str, npt.NDArray[Any]]
 
@@ -47,7 +47,7 @@ class Split:
         """A quarter of the samples is held back; without data, two are made from the model's inputs."""
         specs = specs_of(model)
         if data is None:
-            return cls(None, [make(specs, seed, {}) for seed in range(_MADE)])
+            return cls(None, [sample_inputs(specs, seed=seed) for seed in range(_MADE)])
         feeds = FingerprintedSamples.of(data, model, limit=samples)
         notes: tuple[str, ...] = ()
         if feeds.length is None:

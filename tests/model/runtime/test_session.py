@@ -18,7 +18,8 @@ from octavo.errors import DataError, ModelError, OutputError
 from octavo.model.files import io
 from octavo.model.graph.normalize import normalize
 from octavo.model.runtime import session, session_inputs, verification
-from octavo.model.runtime.session import InputSpec, Session, sample_inputs
+from octavo.model.runtime.samples import sample_inputs
+from octavo.model.runtime.session import InputSpec, Session
 
 
 def test_importing_the_module_does_not_import_the_runtime() -> None:
@@ -33,13 +34,13 @@ def test_signature_and_results() -> None:
     found = Session.open(io.load(builders.conv_net()))
     assert found.inputs == [InputSpec("x", np.dtype(np.float32), ("batch", 3, 8, 8))]
     assert found.output_names == ["y"]
-    assert found.run(sample_inputs(found))["y"].shape == (1, 5)
+    assert found.run(sample_inputs(found.inputs))["y"].shape == (1, 5)
 
 
 def test_other_outputs_can_be_asked_for() -> None:
     loaded = io.load(builders.conv_net())
     found = Session.open(loaded, outputs=["relu", "y"], optimize=False)
-    got = found.run(sample_inputs(found))
+    got = found.run(sample_inputs(found.inputs))
     assert got["relu"].shape == (1, 6, 8, 8)
     assert [v.name for v in loaded.graph.outputs] == ["y"]
     with pytest.raises(ModelError, match="ghost"):
@@ -62,7 +63,7 @@ def test_mapped_weights_are_read_from_their_file(tmp_path: Path) -> None:
     path.write_bytes(proto.SerializeToString())
     loaded = io.load(path)
     normalize(loaded)
-    feeds = sample_inputs(Session.open(path))
+    feeds = sample_inputs(Session.open(path).inputs)
     want = Session.open(path).run(feeds)["y"]
     np.testing.assert_allclose(Session.open(loaded).run(feeds)["y"], want)
     np.testing.assert_allclose(
@@ -72,7 +73,7 @@ def test_mapped_weights_are_read_from_their_file(tmp_path: Path) -> None:
 
 def test_weights_too_large_for_memory_go_through_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = io.load(builders.conv_net())
-    feeds = sample_inputs(Session.open(loaded))
+    feeds = sample_inputs(Session.open(loaded).inputs)
     want = Session.open(loaded, outputs=["relu", "y"], optimize=False).run(feeds)
     monkeypatch.setattr(session_inputs, "_INLINE_MOST", 1000)
     monkeypatch.setattr(session_inputs, "_REFER_LEAST", 0)
@@ -83,7 +84,7 @@ def test_weights_too_large_for_memory_go_through_a_folder(monkeypatch: pytest.Mo
 
 def test_wrong_feeds_are_data_errors() -> None:
     found = Session.open(builders.conv_net().SerializeToString())
-    good = sample_inputs(found)["x"]
+    good = sample_inputs(found.inputs)["x"]
     for feeds, says in (
         ({}, "missing"),
         ({"x": good, "z": good}, "unknown"),

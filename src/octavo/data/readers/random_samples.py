@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from octavo.data.source import Sample, Specs, span
 from octavo.errors import DataError
-from octavo.model.runtime.samples import make
+from octavo.model.runtime.samples import sample_inputs
 
 NOTE = (
     "calibrated with random data: the ranges are those of noise, which is enough to measure size and speed, "
@@ -39,7 +39,7 @@ class RandomSamples:
     def portion(self, first: int = 0, stop: int | None = None) -> Iterator[Sample]:
         """Give samples by index."""
         for index in span(self.length, first, stop):
-            yield make(self.specs, (self.seed << 32) + index, {})
+            yield sample_inputs(self.specs, seed=(self.seed << 32) + index)
 
 
 def random_data(samples: int = 8, seed: int = 0) -> RandomData:

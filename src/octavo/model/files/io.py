@@ -28,34 +28,14 @@ from octavo.model.files.serialize import (
     add_tensor,
     content,
     has_plain_bytes,
-    lowest_ir_version,
     skeleton,
     write_model,
 )
 from octavo.model.graph import meta, query
 from octavo.model.graph.inline import check_functions
-from octavo.model.graph.meta import describe
+from octavo.model.graph.meta import describe as describe
 from octavo.model.graph.oversized import refuse_oversized
-from octavo.model.graph.query import tensors
 from octavo.model.graph.tensors import tensor_bytes
-
-__all__ = [
-    "ModelSource",
-    "describe",
-    "fingerprint",
-    "held_bytes",
-    "load",
-    "lowest_ir_version",
-    "read_files",
-    "read_proto",
-    "save",
-    "source_path",
-    "tensors",
-    "to_bytes",
-    "to_proto",
-    "weight_bytes",
-]
-
 
 # ---- What makes two models the same: structure, names and weights, however they were stored
 
@@ -286,7 +266,7 @@ def source_path(model: ir.Model) -> Path | None:
 
 def weight_bytes(model: ir.Model) -> int:
     """Return the size of all weights, which are not read for it."""
-    return sum(map(tensor_bytes, tensors(model)))
+    return sum(map(tensor_bytes, query.tensors(model)))
 
 
 def held_bytes(model: ir.Model) -> int:

@@ -48,15 +48,22 @@ def guesses(specs: Sequence[InputSpec], dims: Mapping[str, int]) -> Iterator[dic
     """Yield inputs that a model may accept; where dimensions are open, larger and larger ones."""
     is_open = any(not isinstance(dim, int) or dim < 0 for spec in specs for dim in spec.shape)
     for size in (None, *_SIZES) if is_open else (None,):
-        yield make(specs, 0, dims, size)
+        yield sample_inputs(specs, dims=dims, size=size)
 
 
-def make(
-    specs: Sequence[InputSpec], seed: int, dims: Mapping[str, int], size: int | None = None
+def sample_inputs(
+    specs: Sequence[InputSpec],
+    *,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    size: int | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
-    """One array per input; a symbol has the same size wherever it appears, ``size`` replaces guesses."""
+    """Return inputs that fit a signature: small sizes, ids of 0 and 1, masks of ones, floats near zero.
+
+    A symbol has the same size wherever it appears: that of ``dims``, else a guess, else ``size``.
+    """
     rng = np.random.default_rng(seed)
-    sizes = dict(dims)
+    sizes = dict(dims or {})
     try:
         return {spec.name: _fill(spec, _shape(spec, sizes, size), rng) for spec in specs}
     except MemoryError as error:

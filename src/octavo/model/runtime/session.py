@@ -338,16 +338,6 @@ def kernels() -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
     return {key: tuple(entries) for key, entries in found.items()}
 
 
-def sample_inputs(
-    specs: Session | Sequence[InputSpec], *, seed: int = 0, dims: Mapping[str, int] | None = None
-) -> dict[str, Array]:
-    """Inputs that fit a signature: small symbolic sizes, ids of 0 and 1, masks of ones, floats near zero."""
-    from octavo.model.runtime.samples import make
-
-    inputs = specs.inputs if isinstance(specs, Session) else list(specs)
-    return make(inputs, seed, dims or {})
-
-
 NO_SPINNING = {"session.intra_op.allow_spinning": "0"}  # threads that wait for work sleep: for a run or two
 
 
