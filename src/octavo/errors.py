@@ -16,16 +16,12 @@ untrusted files: what a terminal would obey is taken out, and words that are too
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections.abc import Iterable
 
-_MAX_NAME_LENGTH, _MAX_NAMES = (
-    200,
-    5000,
-)  # of a name, and of names: comparing takes the square of the one, times the other
-
+# Of a name, and of names: comparing takes the square of the one, times the other.
+_MAX_NAME_LENGTH, _MAX_NAMES = 200, 5000
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _WORD, _MESSAGE = 400, 8000  # characters
@@ -83,6 +79,8 @@ def closest(name: str, known: Iterable[str], count: int = 3) -> str:
     """A clause that names the known names nearest to a misspelt one: ``; did you mean 'a' or 'b'?``."""
     if len(name) > _MAX_NAME_LENGTH:
         return ""
+    import difflib  # only where somebody has misspelt a name
+
     short = itertools.islice((one for one in known if len(one) <= _MAX_NAME_LENGTH), _MAX_NAMES)
     near = difflib.get_close_matches(name, list(dict.fromkeys(short)), n=count, cutoff=0.5)
     if not near:

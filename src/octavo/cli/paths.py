@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from octavo.core.outputs import Lazy, refuse_inputs, refuse_special
 from octavo.errors import OutputError, RecipeError
 
 REPORT_SUFFIXES = (".html", ".json", ".md", ".txt")
@@ -49,6 +48,8 @@ _FUNCTIONS = ("evaluate", "task", "preprocess")  # a name, or FILE.py:FUNCTION
 
 def check_outputs(options: argparse.Namespace, outputs: Mapping[str, str | None]) -> None:
     """Refuse outputs (by flag) that the command reads, that are one file twice, or that can't be written."""
+    from octavo.core.outputs import refuse_inputs, refuse_special
+
     seen: dict[Path, str] = {}
     try:
         refuse_inputs(outputs, _inputs(options))
@@ -79,6 +80,8 @@ def check_outputs(options: argparse.Namespace, outputs: Mapping[str, str | None]
 
 def _inputs(options: argparse.Namespace) -> dict[str, Any]:
     """Return the files and folders that a command line says to read, by what it calls them."""
+    from octavo.core.outputs import Lazy
+
     found: dict[str, Any] = {}
     for name in _INPUTS:
         value = getattr(options, name, None)

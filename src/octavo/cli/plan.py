@@ -8,10 +8,9 @@ from typing import Any
 
 from octavo.cli.console import Console
 from octavo.cli.data import add_threads
-from octavo.cli.paths import check_outputs, shown, write_text
+from octavo.cli.paths import check_outputs, shown
 from octavo.cli.selection import add_selection, changes_of
 from octavo.cli.verb import Answer, Verb
-from octavo.core import scratch
 from octavo.errors import RecipeError
 
 
@@ -53,13 +52,9 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     )
     text = plan_table(plan, tensors=options.tensors)
     if options.output is not None:
-        with scratch.folder() as folder:
-            draft = Path(folder) / "plan.json"
-            plan.save(draft)
-            written = draft.read_text(encoding="utf-8")
-            if as_text:
-                return Answer(written.rstrip("\n"), plan.to_dict())
-            write_text(options.output, written)
+        if as_text:
+            return Answer(plan.to_json().rstrip("\n"), plan.to_dict())
+        plan.save(options.output)
         text += f"\n\nwritten: {shown(options.output)}"
     return Answer(text, plan.to_dict())
 

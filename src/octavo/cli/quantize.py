@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,6 +185,8 @@ def _answer(result: Result, written: list[str], *, verified: bool) -> Answer:
 
 
 def _card(options: argparse.Namespace, result: Result, output: str) -> str:
+    import shlex
+
     from octavo.reporting.model_card import model_card
 
     command = shlex.join(["octavo", *options.command])

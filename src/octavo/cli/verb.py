@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ from octavo.cli.console import Console
 
 def as_json_text(data: Any) -> str:
     """Plain data as JSON that every reader takes: numbers that are not finite become their names."""
+    import json  # a verb that answers people does not need it
+
     return json.dumps(_finite(data), indent=2, default=str, allow_nan=False)
 
 
@@ -49,8 +50,14 @@ class Verb:
     run: Callable[[argparse.Namespace, Console], Answer]
     makes_file: bool = False  # its product is a file: with --quiet nothing is said
 
-    def add_to(self, verbs: argparse._SubParsersAction[Any], parents: list[argparse.ArgumentParser]) -> None:
-        """Register the verb's parser."""
+    def add_to(
+        self,
+        verbs: argparse._SubParsersAction[Any],
+        parents: list[argparse.ArgumentParser],
+        *,
+        with_flags: bool = True,
+    ) -> None:
+        """Register the verb's parser, with the flags that it takes."""
         parser = verbs.add_parser(
             self.name,
             help=self.summary,
@@ -60,4 +67,5 @@ class Verb:
             parents=parents,
             allow_abbrev=False,
         )
-        self.arguments(parser)
+        if with_flags:
+            self.arguments(parser)

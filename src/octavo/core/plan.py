@@ -222,8 +222,8 @@ class Plan(Shown):
                 key = entry.key
             settled |= {key, *chain}
 
-    def save(self, path: str | Path) -> None:
-        """Write the plan as JSON with one entry a line, so that two plans can be diffed and one edited."""
+    def to_json(self) -> str:
+        """Return the plan as JSON with one entry a line, so that two plans can be diffed and one edited."""
         plain = self.to_dict()
         parts = [f'"{k}": {_json(plain.pop(k))}' for k in ("octavo_plan", "style")]
         for name, group in plain.items():
@@ -235,8 +235,12 @@ class Plan(Shown):
                 opening, closing = "[", "]"
             body = "\n  " + ",\n  ".join(lines) + "\n" if lines else ""
             parts.append(f'"{name}": {opening}{body}{closing}')
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON (:meth:`to_json`)."""
         with replacing([Path(path).absolute()]) as (file,):
-            file.write(("{\n" + ",\n".join(parts) + "\n}\n").encode())
+            file.write(self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
