@@ -95,7 +95,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "socket.create_connection": "asks whether a cluster listens",
     },
     "calibration/observe/subgraphs.py": {".FromString()": "a copy of a value of the model at hand"},
-    "cli/plan.py": {".read_text()": "the draft just written"},
     "evaluation/timing/footprint.py": {
         ".read_text()": "the answer of the process", ".write_text()": "the request to it",
         "np.savez": "the samples for it", "subprocess.run": "measures memory in a process of its own",

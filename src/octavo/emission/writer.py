@@ -65,18 +65,10 @@ class Writer:
         self._consumers = Counter(key.tensor for key in plan.entries)
         self._permuted: dict[tuple[ir.Value, Axes], ir.Value] = {}
         self._fuse()
-        self.values = self._named()
+        self.values = query.values(model)
         for key in plan.entries:
             if key.consumer is None and self.values[key.tensor].is_initializer():
                 self._consumers[key.tensor] = len(self.values[key.tensor].uses())
-
-    def _named(self) -> dict[str, ir.Value]:
-        found = {v.name or "": v for graph in query.graphs(self.model) for v in graph.inputs}
-        found.update(query.initializers(self.model.graph))
-        for node in self.nodes.values():
-            for value in node.outputs:
-                found[value.name or ""] = value
-        return found
 
     def _check_nodes(self) -> None:
         """Raise where the plan was made for another model."""

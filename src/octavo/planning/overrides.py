@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Collection
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -24,9 +25,9 @@ def kept_in_float(recipe: Recipe, model: ir.Model) -> dict[str, str]:
                 f"Override of {override.tensor!r}: keep_float holds for all consumers of a tensor; leave"
                 " consumers out, or exclude those nodes."
             )
-        names = [name for name in _names(model) if _fits(name, override)]
+        names = [name for name in query.values(model) if _fits(name, override)]
         if not names:
-            raise _unknown(override, _names(model))
+            raise _unknown(override, query.values(model))
         found.update(dict.fromkeys(names, f"an override of {override.tensor!r} keeps it in float"))
     return found
 
@@ -50,9 +51,9 @@ def apply(entries: dict[Key, Entry], recipe: Recipe, model: ir.Model) -> dict[Ke
             continue  # the planner went around these
         hits = [k for k in entries if _fits(k.tensor, override)]
         if not hits:
-            if listed and override.tensor in _names(model):
+            if listed and override.tensor in query.values(model):
                 continue
-            if any(_fits(name, override) for name in _names(model)):
+            if any(_fits(name, override) for name in query.values(model)):
                 raise RecipeError(
                     f"Override of {override.tensor!r}: the tensor exists but is not quantized here;"
                     " include the node that reads or makes it first."
@@ -68,7 +69,7 @@ def apply(entries: dict[Key, Entry], recipe: Recipe, model: ir.Model) -> dict[Ke
     return entries
 
 
-def _unknown(override: Override, names: set[str]) -> RecipeError:
+def _unknown(override: Override, names: Collection[str]) -> RecipeError:
     return RecipeError(
         f"Override of {override.tensor!r}: no such tensor{closest(override.tensor, names) or '.'}"
     )
@@ -76,13 +77,6 @@ def _unknown(override: Override, names: set[str]) -> RecipeError:
 
 def _fits(tensor: str, override: Override) -> bool:
     return tensor == override.tensor or fnmatch.fnmatchcase(tensor, override.tensor)
-
-
-def _names(model: ir.Model) -> set[str]:
-    names = {v.name or "" for graph in query.graphs(model) for v in graph.inputs}
-    names.update(model.graph.initializers)
-    names.update(v.name or "" for node in query.nodes(model) for v in node.outputs)
-    return names - {""}
 
 
 def _converted(

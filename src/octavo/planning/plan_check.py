@@ -19,7 +19,7 @@ from octavo.ops import rule_of
 def check_fits(model: ir.Model, plan: Plan) -> None:
     """Raise :class:`~octavo.errors.TableError` for the first thing that this model does not have."""
     nodes = {node.name or "": node for node in query.nodes(model)}
-    values = {value.name or "": value for value in _values(model)}
+    values = query.values(model)
     for name in _named_nodes(plan):
         if name not in nodes:
             raise _missing(f"a node {name!r}", name, nodes)
@@ -82,14 +82,6 @@ def _named_nodes(plan: Plan) -> Iterator[str]:
     yield from plan.fused
     yield from plan.barriers
     yield from (node.bias_add for node in plan.nodes.values() if node.bias_add is not None)
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in query.graphs(model):
-        yield from graph.inputs
-        yield from graph.initializers.values()
-    for node in query.nodes(model):
-        yield from node.outputs
 
 
 def _check_key(key: Key, nodes: dict[str, ir.Node], values: dict[str, ir.Value]) -> None:

@@ -41,7 +41,7 @@ def resolve(
 
     ``inputs`` are the statistics that weight algorithms want of what a layer reads, by the weight's key.
     """
-    values, bounds = _values(model), _clamps(model, plan)
+    values, bounds = query.values(model), _clamps(model, plan)
     ranges = {**ranges, **{name: clamps.cut(ranges[name], bounds[name]) for name in bounds if name in ranges}}
     params = _alike(plan, ranges, values)
     params |= _chosen_by_algorithms(plan, values, inputs or {})
@@ -210,15 +210,6 @@ def _on_last_axis(params: QParams, bias: ir.Value) -> QParams:
         return params
     axis = len(weight_array(bias).shape) - 1
     return QParams(params.scale, params.zero_point, params.qtype, PerChannel(axis))
-
-
-def _values(model: ir.Model) -> dict[str, ir.Value]:
-    found = {v.name or "": v for v in model.graph.inputs}
-    found.update(query.initializers(model.graph))
-    for node in query.nodes(model):
-        for value in node.outputs:
-            found[value.name or ""] = value
-    return found
 
 
 def _own(key: Key, entry: Entry, values: Mapping[str, ir.Value], ranges: Mapping[str, Range]) -> QParams:

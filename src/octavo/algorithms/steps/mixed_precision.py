@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import onnx_ir as ir
 
 from octavo.algorithms.layers.error_feedback import nearest
 from octavo.algorithms.layers.input_moments import probe_sum
@@ -166,7 +165,7 @@ def _level_key(copy: Replica, subject: Subject) -> Key | None:
 
 def _before_clamp(tensor: str, subject: Subject) -> list[str]:
     """Return a tensor and the input of its fused clamp, which would be rounded instead and be worse still."""
-    value = _value(tensor, subject.model)
+    value = query.values(subject.model).get(tensor)
     clamp = value.producer() if value is not None else None
     if clamp is None or clamp.name not in subject.plan.fused or clamp.inputs[0] is None:
         return [tensor]
@@ -185,7 +184,7 @@ def _takes_16_bits(copy: Replica, subject: Subject) -> bool:
 def _fits(key: Key, subject: Subject) -> bool:
     """Return whether a tensor can have 16 bits: it has a range of its own, and all its nodes take them."""
     target, entry = subject.target, subject.plan.entries.get(key)
-    value = _value(key.tensor, subject.model)
+    value = query.values(subject.model).get(key.tensor)
     if (
         target is None
         or value is None
@@ -205,10 +204,3 @@ def _keys(copy: Replica, subject: Subject) -> list[Key]:
     reads, gives = plan.lookup(layer.x.name or "", layer.name), Key(result.name or "")
     found = [key for key in (reads, gives) if key is not None and key in plan.entries]
     return list(dict.fromkeys(plan.root(key) for key in found))
-
-
-def _value(name: str, model: ir.Model) -> ir.Value | None:
-    for value in model.graph.inputs:
-        if value.name == name:
-            return value
-    return next((v for node in model.graph for v in node.outputs if v.name == name), None)

@@ -69,6 +69,17 @@ def tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
                 yield value.const_value
 
 
+def values(model: ir.Model) -> dict[str, ir.Value]:
+    """Return all values of all scopes by name: inputs, initializers and results."""
+    found: dict[str, ir.Value] = {}
+    for graph in graphs(model):
+        found.update((value.name or "", value) for value in graph.inputs)
+        found.update(initializers(graph))
+    found.update((value.name or "", value) for node in nodes(model) for value in node.outputs)
+    found.pop("", None)
+    return found
+
+
 def initializers(graph: ir.Graph) -> dict[str, ir.Value]:
     """A graph's initializers, for reading: a walk over onnx-ir's own mapping looks each of them up anew."""
     return graph.initializers.data

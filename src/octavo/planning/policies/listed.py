@@ -154,7 +154,7 @@ class ListedPolicy(Policy, abc.ABC):
     def survey(self) -> None:
         """Quantize the tensors that are to have the parameters of another one."""
         self.selected = [node for node in self.state.nodes if node.name not in self.state.reasons]
-        values = self._values() if self.listing.shared else {}
+        values = query.values(self.state.model) if self.listing.shared else {}
         for tensor, source in self.listing.shared:
             value = values.get(tensor)
             if value is None or self.state.is_quantized(value) or not self.may(value):
@@ -164,7 +164,8 @@ class ListedPolicy(Policy, abc.ABC):
 
     def finish(self) -> None:
         """Quantize the tensors and biases that are named, and take over ranges that are known better."""
-        values = self._values() if self.listing.tensors or self.listing.biases else {}
+        named = self.listing.tensors or self.listing.biases
+        values = query.values(self.state.model) if named else {}
         for tensor in self.listing.tensors:
             self.activation(values.get(tensor))
         if self.listing.biases:
@@ -203,11 +204,6 @@ class ListedPolicy(Policy, abc.ABC):
             entry = self.state.entries.get(Key(name_of(node.outputs[0])))
             if isinstance(entry, Measured):
                 self.state.place(node.outputs[0], Bounded(entry.scheme, 0.0, 1.0))
-
-    def _values(self) -> dict[str, ir.Value]:
-        graph = self.state.model.graph
-        made = (value for node in query.nodes(self.state.model) for value in node.outputs)
-        return {name_of(value): value for value in (*graph.inputs, *graph.initializers.values(), *made)}
 
     # ---- after the walk
 
