@@ -45,6 +45,13 @@ def crash_when_stopped():
     finally:
         ctypes.string_at(0)
 
+def deaf():
+    while True:
+        try:
+            yield from sleep()
+        except BaseException:
+            pass
+
 def loading():
     try:
         yield from sleep()
@@ -119,6 +126,19 @@ def test_a_request_to_stop_reaches_the_child_once(folder: Path, number: int, cod
     assert process.returncode == code, said
     assert "Traceback" not in said
     assert not Path(f"/proc/{child}").exists()
+    assert list((folder / "tmp").iterdir()) == []
+
+
+def test_the_third_request_ends_native_code_that_does_not_listen(folder: Path) -> None:
+    process = _started("--data", "data:deaf")
+    child, _ = _asleep()
+    for _ in range(3):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.1)  # signals that wait together are one
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert not Path(f"/proc/{child}").exists()
+    assert (folder / "out.onnx").read_bytes() == b"old"
     assert list((folder / "tmp").iterdir()) == []
 
 

@@ -23,6 +23,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _LOSSES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGKILL")
 _DIE_WITH_PARENT = 1  # <linux/prctl.h>
 _asked_by: list[int] = []  # the signals that asked this process to stop
+_MOST_REQUESTS = 3  # to stop, before the child is killed
 _REPEAT_SECONDS = (
     1.0  # in which a second signal is the same request, such as that of a terminal to a whole group
 )
@@ -89,12 +90,17 @@ def _once(act: Callable[[int, Any], object]) -> Callable[[int, Any], None]:
 
 
 def _watch(child: int, watched: set[signal.Signals]) -> int:
-    """Pass on what other processes ask for (a terminal asks the child itself); the child's exit code."""
+    """Pass on what other processes ask for (a terminal asks the child itself); the child's exit code.
+
+    Native code does not listen: a child that computes without end is killed at the third request.
+    """
     while True:
         found = signal.sigwaitinfo(watched)
         if found.si_signo != signal.SIGCHLD:
             _asked_by.append(found.si_signo)
-            if found.si_code <= 0:
+            if len(_asked_by) >= _MOST_REQUESTS:
+                os.kill(child, signal.SIGKILL)
+            elif found.si_code <= 0:
                 os.kill(child, found.si_signo)
             continue
         done, status = os.waitpid(child, os.WNOHANG)
