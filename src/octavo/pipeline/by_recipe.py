@@ -88,13 +88,15 @@ def quantize(
         if steps.of_phase(Phase.PLAN):
             found, made, steps = plan_steps(made, found, run, steps)
             refuse_nothing(model, made.plan)
-        found, steps = weight_steps(made, found, run, steps)
     if recipe.weight_only.average_bits is not None and recipe.is_weight_only:
         read = found.samples if found is not None else None
         read = samples_of(model, data, run.observation.samples) if read is None and data is not None else read
         given = inputs_of(model, made.plan, found.probes) if found is not None else {}
         made = with_widths(made, given, read, run.progress)
         recipe = made.recipe
+        steps = replace(steps, recipe=recipe)
+    if found is not None:
+        found, steps = weight_steps(made, found, run, steps)
     samples = found.samples if found is not None and found.samples is not None else data
     plan = with_half(made.plan, model, recipe, target, samples, run)
     meta.record_recipe(model, recipe)

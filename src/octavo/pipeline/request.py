@@ -31,7 +31,7 @@ from octavo.core.recipe import (
 from octavo.core.scheme import Method, Scheme
 from octavo.emission import OutputFormat, output_format
 from octavo.errors import RecipeError, closest
-from octavo.planning.policies.weight_only import WITHOUT_DATA
+from octavo.planning.policies.weight_only import WITH_DATA, WITHOUT_DATA
 from octavo.targets import Target
 from octavo.targets import target as find_target
 
@@ -150,7 +150,7 @@ class RecipeRequest:
             recipe = target.static_recipe if static else target.dynamic_recipe
         elif recipe.target != target.name:
             recipe = recipe.but(target=target.name)
-        changed = _settled(self._changed(recipe), static=static)
+        changed = self._settled(self._changed(recipe), static=static)
         return (changed.but(half=half) if half is not None else changed), target
 
     def _weight_only_recipe(self, target: Target, half: HalfPrecision | None, *, static: bool) -> Recipe:
@@ -167,7 +167,16 @@ class RecipeRequest:
         kind = qtype(f"int{weights.qtype.bits}" if symmetric else unsigned)
         weights = weights.but(qtype=kind, symmetric=symmetric)
         options = self._weight_only(W4.weight_only, weights)
-        return _settled(changed.but(weights=weights, weight_only=options, half=half), static=static)
+        return self._settled(changed.but(weights=weights, weight_only=options, half=half), static=static)
+
+    def _settled(self, recipe: Recipe, *, static: bool) -> Recipe:
+        """Name what the weight algorithm ``auto`` stands for: with data for few bits, AWQ comes before it."""
+        if not recipe.is_weight_only or recipe.weight_only.algorithm != "auto":
+            return recipe
+        chosen = WITH_DATA if static else WITHOUT_DATA
+        if static and not recipe.steps and self.changes.get("steps") is None and recipe.weights.qtype.bits < 8:
+            recipe = recipe.but(steps=("awq",))
+        return recipe.but(weight_only=replace(recipe.weight_only, algorithm=chosen))
 
     @property
     def _is_about_blocks(self) -> bool:
@@ -300,14 +309,6 @@ def half_precision(text: str | None, io: str | None, target: Target) -> HalfPrec
             " bf16 or auto, with :compute or :storage behind it to say which."
         )
     return HalfPrecision(_FLOAT_TYPES[name], _HALF_WAYS[way], io == "half")
-
-
-def _settled(recipe: Recipe, *, static: bool) -> Recipe:
-    """Name the weight algorithm that ``auto`` stands for: with data or without."""
-    if not recipe.is_weight_only or recipe.weight_only.algorithm != "auto":
-        return recipe
-    best = "importance" if static else WITHOUT_DATA
-    return recipe.but(weight_only=replace(recipe.weight_only, algorithm=best))
 
 
 def _of_bits(text: str | int, signed: bool) -> QType:

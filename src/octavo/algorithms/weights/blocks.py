@@ -85,12 +85,16 @@ def _slabs(rows: Array) -> Iterator[tuple[int, Array]]:
 
 def nearest(tiles: Array, scale: Array, zero: Array | float, top: int) -> Array:
     """Return the integers, as floats, closest to the values; a scale of zero gives the zero point."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        inverse = np.where(scale != 0, np.float32(1) / scale.astype(np.float32), np.float32(0))
-    steps = tiles * inverse
+    steps = tiles * inverse_of(scale)
     steps += np.asarray(zero, np.float32)
     np.rint(steps, out=steps)
     return np.clip(steps, 0, top, out=steps)
+
+
+def inverse_of(scale: Array) -> Array:
+    """Return ``1 / scale`` in float32, and zero of zero."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.where(scale != 0, np.float32(1) / scale.astype(np.float32), np.float32(0))
 
 
 def stored(numbers: Array, dtype: npt.DTypeLike) -> Array:

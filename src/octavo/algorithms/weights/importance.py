@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from octavo.algorithms.weights.blocks import Inputs, Solved, by_rows, nearest
+from octavo.algorithms.weights.blocks import Inputs, Solved, by_rows
 from octavo.algorithms.weights.k_quant import WeightedSearch
 from octavo.core.blocks import Array, Blocks, BlockScheme
 from octavo.errors import DataError
@@ -33,6 +33,8 @@ class Importance:
 
     narrowest: float = 0.6  # part of the plain range that is tried
     candidates: int = 8
+    neighbours: int = 1  # zero points tried on either side of that of a range
+    fits: int = 2  # of the scale to what a candidate rounds to
     positive: bool = False
     wants: ClassVar[Inputs] = Inputs.SQUARES
     quick: ClassVar[bool] = False
@@ -49,29 +51,17 @@ class Importance:
         low, high = search.low, search.high
         for part in np.linspace(1.05, self.narrowest, self.candidates, dtype=np.float32):
             if scheme.symmetric:
-                furthest = np.where(np.abs(high) > np.abs(low), high, low) * part
-                middle = np.full(furthest.shape, scheme.middle, np.float32)
+                middle = np.full(low.shape, scheme.middle, np.float32)
                 for sign in (-1, 1):
-                    _refine(search, furthest * np.float32(sign / scheme.middle), middle)
+                    scale = search.furthest * (part * np.float32(sign / scheme.middle))
+                    search.refine(scale, middle, self.fits)
             else:
                 scale = (high - low) * (part / np.float32(scheme.top))
                 with np.errstate(divide="ignore", invalid="ignore"):
                     zero = np.nan_to_num(np.clip(np.rint(-low * part / scale), 0, scheme.top))
-                for step in (-1, 0, 1):
-                    _refine(search, scale, np.clip(zero + np.float32(step), 0, scheme.top))
+                for step in range(-self.neighbours, self.neighbours + 1):
+                    search.refine(scale, np.clip(zero + np.float32(step), 0, scheme.top), self.fits)
         return search.solved()
-
-
-def _refine(search: WeightedSearch, scale: Array, zero: Array) -> None:
-    """Round, and fit the scale to what came out, twice; offer each fit."""
-    for _ in range(2):
-        q = nearest(search.tiles, scale, zero, search.scheme.top)
-        q -= zero
-        weighted = search.weight * q
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            fitted = (weighted * search.tiles).sum(axis=0) / (weighted * q).sum(axis=0)
-        scale = np.where(np.isfinite(fitted) & (fitted != 0), fitted, scale)
-        search.offer(scale, zero)
 
 
 def _for_blocks(squares: Array, scheme: BlockScheme) -> Array:

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from octavo.algorithms.weights.blocks import Inputs, Solved, by_rows, nearest, stored
+from octavo.algorithms.weights.blocks import Inputs, Solved, by_rows, inverse_of, nearest, stored
 from octavo.algorithms.weights.rtn import furthest, spread
 from octavo.core.blocks import Array, Blocks, BlockScheme
 
@@ -49,7 +49,10 @@ class KQuant:
 class WeightedSearch:
     """The best scale and zero point of each block so far, by the squared error times ``weight``.
 
-    It begins with rounding to nearest.
+    It begins with rounding to nearest. Blocks are columns here, whatever rows they are of. With ``q`` the
+    integers less the zero point, the error and the scale that fits them best come from the same two sums::
+
+        Σ weight · (scale · q - w)² = Σ weight · w² - 2 · scale · Σ weight · w · q + scale² · Σ weight · q²
     """
 
     def __init__(
@@ -61,55 +64,78 @@ class WeightedSearch:
         *,
         positive: bool = False,
     ) -> None:
-        self.tiles, self.scheme, self.dtype, self.positive = tiles, scheme, dtype, positive
-        self.weight = weight
-        self.low, self.high = tiles.min(axis=0, initial=0.0), tiles.max(axis=0, initial=0.0)
-        self._ones, self._sum = self.weight.sum(axis=0), (self.weight * tiles).sum(axis=0)
-        self.scale = np.ones(tiles.shape[1:], np.float32)
-        self.zero = np.full(tiles.shape[1:], scheme.middle, np.float32)
-        self._least = np.full(tiles.shape[1:], np.inf)
+        self.scheme, self.dtype, self.positive = scheme, dtype, positive
+        self._shape = tiles.shape[1:]
+        self.tiles = tiles.reshape(len(tiles), -1)
+        self.weight = np.broadcast_to(weight, tiles.shape).reshape(self.tiles.shape)
+        self.low, self.high = self.tiles.min(axis=0, initial=0.0), self.tiles.max(axis=0, initial=0.0)
+        self._weighted = self.weight * self.tiles
+        self._squares = _dot(self._weighted, self.tiles)
+        self._steps, self._products = np.empty_like(self.tiles), np.empty_like(self.tiles)
+        self.scale = np.ones(self.low.shape, np.float32)
+        self.zero = np.full(self.low.shape, scheme.middle, np.float32)
+        self._least = np.full(self.low.shape, np.inf, np.float32)
         for start in (spread, furthest):
-            _, scale, zero = start(tiles, scheme, dtype)
+            _, scale, zero = start(self.tiles, scheme, dtype)
             middle = np.full(scale.shape, scheme.middle, np.float32)
             self.offer(scale.astype(np.float32), middle if zero is None else zero.astype(np.float32))
 
     def solved(self) -> Solved:
         """Return integers, scales and zero points of the best."""
         integers = nearest(self.tiles, self.scale, self.zero, self.scheme.top).astype(np.uint8)
-        zero = None if self.scheme.symmetric else self.zero.astype(np.uint8)
-        return integers, self.scale.astype(self.dtype), zero
+        zero = None if self.scheme.symmetric else self.zero.astype(np.uint8).reshape(self._shape)
+        return integers.reshape(-1, *self._shape), self.scale.astype(self.dtype).reshape(self._shape), zero
 
-    def offer(self, scale: Array, zero: Array) -> None:
-        """Take these numbers for the blocks in which they are better."""
+    def offer(self, scale: Array, zero: Array) -> Array:
+        """Take these numbers for the blocks in which they are better; return the scales that fit best.
+
+        Zero points are whole numbers.
+        """
         scale = stored(scale, self.dtype)
-        error = nearest(self.tiles, scale, zero, self.scheme.top)
-        error -= zero
-        error *= scale
-        error -= self.tiles
-        error *= error
-        error *= self.weight
-        loss = error.sum(axis=0)
+        q = self._rounded(inverse_of(scale), -zero, self.scheme.top - zero)
+        across, along = self._sums(q)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            loss = self._squares + scale * (scale * along - 2 * across)
+            fitted = across / along
         better = (loss < self._least) & np.isfinite(scale)
         if self.positive:
             better &= scale > 0
-        self._least = np.where(better, loss, self._least)
-        self.scale, self.zero = np.where(better, scale, self.scale), np.where(better, zero, self.zero)
+        np.copyto(self._least, loss, where=better)
+        np.copyto(self.scale, scale, where=better)
+        np.copyto(self.zero, zero, where=better)
+        return np.where(np.isfinite(fitted) & (fitted != 0), fitted, scale)
+
+    def refine(self, scale: Array, zero: Array, rounds: int) -> None:
+        """Offer these numbers, then as often the scale that fits what they round to."""
+        for _ in range(rounds + 1):
+            scale = self.offer(scale, zero)
+
+    def _rounded(self, inverse: Array, low: Array | np.float32, high: Array | np.float32) -> Array:
+        """Return the values in steps, rounded and clipped; the array is used again by the next call."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.multiply(self.tiles, inverse, out=self._steps)
+            np.rint(self._steps, out=self._steps)
+        np.maximum(self._steps, low, out=self._steps)  # np.clip takes three times as long with arrays
+        return np.minimum(self._steps, high, out=self._steps)
+
+    def _sums(self, q: Array) -> tuple[Array, Array]:
+        """Return ``Σ weight · w · q`` and ``Σ weight · q²``."""
+        np.multiply(self.weight, q, out=self._products)
+        return _dot(self._weighted, q), _dot(self._products, q)
 
     def asymmetric(self, extra: float) -> None:
         """Round with a range wider or narrower by ``extra`` integers, fit, and offer the fit."""
+        ones, summed = self.weight.sum(axis=0), self._weighted.sum(axis=0)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             inverse = _finite(np.float32(self.scheme.top + extra) / (self.high - self.low))
-            q = self.tiles - self.low
-            q *= inverse
-            np.clip(np.rint(q, out=q), 0, self.scheme.top, out=q)
-            s1, sx = self._ones, self._sum
-            wq = self.weight * q
-            sq, sxq = wq.sum(axis=0), (wq * self.tiles).sum(axis=0)
-            wq *= q
-            sqq = wq.sum(axis=0)
-            bottom = s1 * sqq - sq * sq
-            scale = (s1 * sxq - sx * sq) / bottom
-            offset = np.minimum((sqq * sx - sq * sxq) / bottom, 0)
+            bottom = np.rint(-self.low * inverse)
+            q = self._rounded(inverse, -bottom, self.scheme.top - bottom)
+            q += bottom
+            across, along = self._sums(q)
+            sq = self._products.sum(axis=0)
+            shared = ones * along - sq * sq
+            scale = (ones * across - summed * sq) / shared
+            offset = np.minimum((along * summed - sq * across) / shared, 0)
             zero = np.clip(np.rint(-offset / scale), 0, self.scheme.top)
         usable = np.isfinite(scale) & (scale > 0) & np.isfinite(zero)
         self.offer(np.where(usable, scale, self.scale), np.where(usable, zero, self.zero))
@@ -117,16 +143,23 @@ class WeightedSearch:
     def symmetric(self, extra: float) -> None:
         """The same with the zero point in the middle, for either sign of the scale."""
         middle = np.float32(self.scheme.middle)
-        furthest_value = np.where(np.abs(self.high) > np.abs(self.low), self.high, self.low)
         for sign in (-1, 1):
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                inverse = _finite(np.float32(sign * (self.scheme.middle + extra)) / furthest_value)
-                q = np.rint(self.tiles * inverse)
-                np.clip(q, -self.scheme.middle, self.scheme.middle - 1, out=q)
-                wq = self.weight * q
-                scale = (wq * self.tiles).sum(axis=0) / (wq * q).sum(axis=0)
+                inverse = _finite(np.float32(sign * (self.scheme.middle + extra)) / self.furthest)
+                across, along = self._sums(self._rounded(inverse, -middle, middle - 1))
+                scale = across / along
             usable = np.isfinite(scale) & (scale != 0)
             self.offer(np.where(usable, scale, self.scale), np.full(scale.shape, middle))
+
+    @property
+    def furthest(self) -> Array:
+        """Return the value of each block that is furthest from zero."""
+        return np.where(np.abs(self.high) > np.abs(self.low), self.high, self.low)
+
+
+def _dot(one: Array, other: Array) -> Array:
+    """Return the sums of products over the first axis."""
+    return np.asarray(np.einsum("ij,ij->j", one, other))
 
 
 def _finite(numbers: Array) -> Array:
