@@ -130,6 +130,52 @@ def test_tables_of_positions_stay_float_beside_the_vocabulary() -> None:
     assert "small beside" in next(one.reason for one in plan.skipped if one.node == "placed")
 
 
+def uneven() -> onnx.ModelProto:
+    """A decoder some of whose channels are much larger than others in front of every layer."""
+    proto = primitive_decoder()
+    gains = np.exp(np.random.default_rng(3).normal(0, 1.5, WIDTH)).astype(np.float32)
+    for tensor in proto.graph.initializer:
+        if tensor.name.endswith((".norm1", ".norm2")):
+            array = onnx.numpy_helper.to_array(tensor) * gains
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    return proto
+
+
+def test_without_data_weights_are_weighted_by_the_inputs_that_random_tokens_make() -> None:
+    proto = uneven()
+    made = octavo.quantize(proto, weights="int4", accuracy_level=0)
+    plain = octavo.quantize(proto, weights="int4", accuracy_level=0, algorithm="k-quant")
+    test = feeds(proto, 3)
+    moved = [
+        np.mean([divergence(logits(one.model, feed), logits(io.load(proto), feed)) for feed in test])
+        for one in (made, plain)
+    ]
+    assert moved[0] < 0.9 * moved[1]
+    assert any("random tokens" in note for note in made.plan.notes)
+    assert made.recipe is not None
+    again = octavo.quantize(proto, recipe=made.recipe)
+    assert io.to_proto(again.model).graph == io.to_proto(made.model).graph
+
+
+def test_an_algorithm_that_is_named_gets_no_random_tokens() -> None:
+    with pytest.raises(DataError, match="data"):
+        octavo.quantize(primitive_decoder(), weights="int4", algorithm="importance")
+
+
+def test_with_data_awq_comes_before_the_search_unless_the_algorithm_is_named() -> None:
+    proto = uneven()
+    data = feeds(proto, 8)
+    made = octavo.quantize(proto, data, weights="int4", accuracy_level=0)
+    assert made.recipe is not None
+    assert made.recipe.steps == ("awq",)
+    named = octavo.quantize(proto, data, weights="int4", algorithm="importance")
+    assert named.recipe is not None
+    assert not named.recipe.steps
+    wide = octavo.quantize(proto, data, weights="int8", per="block:32")
+    assert wide.recipe is not None
+    assert not wide.recipe.steps
+
+
 def matrix_bytes(result: octavo.Result) -> int:
     """The bytes of everything that a MatMulNBits of the layers reads beside its input."""
     proto = io.to_proto(result.model)

@@ -70,7 +70,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     blocks.add_argument(
         "--algorithm",
         metavar="NAME",
-        help="rtn, furthest, hqq, k-quant, importance or gptq (default: importance with data, else k-quant)",
+        help="rtn, furthest, hqq, k-quant, importance or gptq (default: importance, with --steps awq where"
+        " there is data; k-quant where a model without data reads no token ids)",
     )
     blocks.add_argument(
         "--symmetric", choices=("yes", "no"), help="zero in the middle of the integers (default: by the type)"

@@ -97,7 +97,7 @@ class WeightOnly:
     8 bits, block by block, which makes decoding about 1.6 times as fast; 0 leaves it to the runtime.
     """
 
-    algorithm: str = "auto"  # name:option=value:…; auto: importance where there is data, else k-quant
+    algorithm: str = "auto"  # name:option=value:…; auto: by the data and the model
     accuracy_level: int = 4
     head: QType | None = None  # of the product that makes an output, such as logits; None: as the others
     embeddings: QType | None = None  # of tables that are looked up; None: they stay float

@@ -10,6 +10,7 @@ from octavo.algorithms import steps as stepping
 from octavo.algorithms.steps import Phase, Subject
 from octavo.core.plan import Plan
 from octavo.core.recipe import Recipe
+from octavo.errors import OctavoError
 from octavo.model.files import io
 from octavo.model.graph import meta
 from octavo.pipeline.calibrate import Calibrated, calibrated, carried_out, samples_of
@@ -20,6 +21,7 @@ from octavo.pipeline.mixed_bits import with_widths
 from octavo.pipeline.options import Run
 from octavo.pipeline.plan import gain_by_data, planned, refuse_nothing
 from octavo.pipeline.prepare import PreparedModel, needed_opset, ready, uncollected
+from octavo.pipeline.random_tokens import or_random_tokens, with_algorithm, without_inputs
 from octavo.pipeline.resolve import (
     Steps,
     check_data,
@@ -32,6 +34,8 @@ from octavo.pipeline.resolve import (
 from octavo.pipeline.weight_inputs import inputs_of, needs_inputs
 from octavo.result import Result, check_output
 from octavo.targets import Target
+
+_RANDOM = "no data: the inputs that weights are weighted by are those of random tokens"
 
 
 def prepared(
@@ -62,6 +66,8 @@ def quantize(
     check_data(chosen, data, run)
     subject = prepared(source, max(needed_opset(recipe), stepping.opset(chosen, target)), run)
     model = subject.model
+    is_open = recipe.weight_only.algorithm == "auto"
+    recipe = with_algorithm(model, recipe, data, run)
     if any(one.min_samples for one in listed):
         data = samples_of(model, data, run.observation.samples)
         chosen = enough(listed, data)
@@ -83,7 +89,17 @@ def quantize(
     found: Calibrated | None = None
     subject.at_opset(made.plan.opset)
     if made.plan.needs() or steps.remaining or needs_inputs(made.plan):
-        found, made = calibrated(made, data, run, steps.remaining)
+        given = or_random_tokens(model, made.plan, data, run)
+        try:
+            found, made = calibrated(made, given, run, steps.remaining)
+        except OctavoError as error:
+            if given is data or not is_open:
+                raise
+            made = made.by(without_inputs(recipe)).noting(f"not run with random tokens: {error}")
+            recipe = made.recipe
+        else:
+            made = made.noting(_RANDOM) if given is not data else made
+    if found is not None:
         refuse_nothing(model, made.plan)
         if steps.of_phase(Phase.PLAN):
             found, made, steps = plan_steps(made, found, run, steps)
@@ -108,4 +124,5 @@ def carry_out(source: io.ModelSource | PreparedModel, data: Any, plan: Plan, run
     subject = prepared(source, plan.opset, run)
     planning.check_fits(subject.model, plan)
     refuse_nothing(subject.model, plan)
+    data = or_random_tokens(subject.model, plan, data, run)
     return finish(subject, plan, carried_out(subject.model, plan, data, run), run)

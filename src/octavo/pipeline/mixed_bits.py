@@ -199,8 +199,7 @@ def _by(
         f"bits by sensitivity: {listed}; KL divergence on the samples {divergence[0]:.4f}, with {base.bits}"
         f" bits everywhere {divergence[1]:.4f}"
     )
-    again = planned.by(planned.recipe.but(weight_only=options))
-    return replace(again, plan=replace(again.plan, notes=(*again.plan.notes, note)))
+    return planned.by(planned.recipe.but(weight_only=options)).noting(note)
 
 
 def _kind(scheme: Scheme, bits: int) -> Any:

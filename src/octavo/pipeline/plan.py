@@ -34,6 +34,10 @@ class Planned:
         """Plan again by another recipe."""
         return self._again(recipe, self.avoid)
 
+    def noting(self, text: str) -> Planned:
+        """Add a note to the plan."""
+        return replace(self, plan=replace(self.plan, notes=(*self.plan.notes, text)))
+
     def _again(self, recipe: Recipe, avoid: planning.Avoid) -> Planned:
         plan = planning.build(self.model, planning.policy_for(recipe, self.target), avoid)
         return replace(self, recipe=recipe, plan=plan, avoid=avoid)

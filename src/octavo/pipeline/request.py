@@ -31,7 +31,7 @@ from octavo.core.recipe import (
 from octavo.core.scheme import Method, Scheme
 from octavo.emission import OutputFormat, output_format
 from octavo.errors import RecipeError, closest
-from octavo.planning.policies.weight_only import WITH_DATA, WITHOUT_DATA
+from octavo.planning.policies.weight_only import WITH_DATA
 from octavo.targets import Target
 from octavo.targets import target as find_target
 
@@ -173,10 +173,11 @@ class RecipeRequest:
         """Name what the weight algorithm ``auto`` stands for: with data for few bits, AWQ comes before it."""
         if not recipe.is_weight_only or recipe.weight_only.algorithm != "auto":
             return recipe
-        chosen = WITH_DATA if static else WITHOUT_DATA
-        if static and not recipe.steps and self.changes.get("steps") is None and recipe.weights.qtype.bits < 8:
+        if not static:
+            return recipe  # with the model it shows whether its inputs can be sampled
+        if not recipe.steps and self.changes.get("steps") is None and recipe.weights.qtype.bits < 8:
             recipe = recipe.but(steps=("awq",))
-        return recipe.but(weight_only=replace(recipe.weight_only, algorithm=chosen))
+        return recipe.but(weight_only=replace(recipe.weight_only, algorithm=WITH_DATA))
 
     @property
     def _is_about_blocks(self) -> bool:

@@ -28,7 +28,8 @@ from octavo.errors import DataError
 class Importance:
     """A search over ranges, weighted by the mean squares of the inputs.
 
-    ``positive`` keeps scales of symmetric blocks above zero, as some runtimes demand.
+    ``positive`` keeps scales of symmetric blocks above zero, as some runtimes demand. Where no data is given,
+    ``random_tokens`` is how many random token ids a model that reads such is run with instead.
     """
 
     narrowest: float = 0.6  # part of the plain range that is tried
@@ -36,6 +37,7 @@ class Importance:
     neighbours: int = 1  # zero points tried on either side of that of a range
     fits: int = 2  # of the scale to what a candidate rounds to
     positive: bool = False
+    random_tokens: int = 0
     wants: ClassVar[Inputs] = Inputs.SQUARES
     quick: ClassVar[bool] = False
 

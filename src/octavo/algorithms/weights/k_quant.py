@@ -116,7 +116,8 @@ class WeightedSearch:
             np.multiply(self.tiles, inverse, out=self._steps)
             np.rint(self._steps, out=self._steps)
         np.maximum(self._steps, low, out=self._steps)  # np.clip takes three times as long with arrays
-        return np.minimum(self._steps, high, out=self._steps)
+        np.minimum(self._steps, high, out=self._steps)
+        return self._steps
 
     def _sums(self, q: Array) -> tuple[Array, Array]:
         """Return ``Σ weight · w · q`` and ``Σ weight · q²``."""
@@ -154,7 +155,7 @@ class WeightedSearch:
     @property
     def furthest(self) -> Array:
         """Return the value of each block that is furthest from zero."""
-        return np.where(np.abs(self.high) > np.abs(self.low), self.high, self.low)
+        return np.asarray(np.where(np.abs(self.high) > np.abs(self.low), self.high, self.low))
 
 
 def _dot(one: Array, other: Array) -> Array:
