@@ -262,6 +262,10 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
         ("Initializers are no longer among the inputs of an old model that lists them there", "some stay"),
         ("Quantized weights of subgraphs are in the main graph, which the subgraphs see", "in each subgraph"),
         (
+            "The bias of a Conv in dynamic quantization is stored in the shape in which it is added",
+            "a Reshape for each, which the runtime computes when it loads the model",
+        ),
+        (
             "The order of initializers, and of DequantizeLinear nodes of weights among themselves",
             "another one",
         ),

@@ -164,6 +164,15 @@ def test_integer_style_conv_with_asymmetric_weights_has_one_scale() -> None:
     assert is_close(result, source, data)
 
 
+def test_integer_style_conv_adds_its_bias_in_the_shape_that_it_is_stored_in() -> None:
+    bias = normal(6, seed=2)
+    source, data = _conv(normal(6, 4, 3, 3, seed=1), bias), feeds(IMAGE)
+    result = quantize(source, None, octavo.W8.but(placement=octavo.Placement.EVERYWHERE))
+    assert "Reshape" not in ops(result) and "b" not in initializers(result)
+    assert np.array_equal(content(result, "b_reshaped"), bias.reshape(1, 6, 1, 1))
+    assert is_close(result, source, data)
+
+
 def test_lookup_reads_rows_of_unsigned_tables() -> None:
     source = model(
         [node("Gather", ["table", "ids"], ["y"], "op")],

@@ -25,7 +25,7 @@ from octavo.emission.output_format import OutputFormat
 from octavo.emission.writer import NodeChain, Writer
 from octavo.errors import TableError
 from octavo.model.graph.edit import share_attributes
-from octavo.model.graph.query import attribute, rank
+from octavo.model.graph.query import attribute, constant, rank
 from octavo.ops import Lowering, rule_of
 from octavo.planning.resolve import Params
 
@@ -176,8 +176,12 @@ class _Line(NodeChain):
         """Return a bias that broadcasts along the channels; those of Conv are on axis 1."""
         if self.layer.op_type != "Conv":
             return bias
-        shape = np.asarray([1, -1] + [1] * _spatial(self.layer), np.int64)
-        return self.node("Reshape", [bias, self.w.constant((bias.name or "") + "_shape", shape)], "_bias")
+        shape, name = [1, -1, *[1] * _spatial(self.layer)], bias.name or ""
+        known = constant(bias)
+        if known is not None:
+            return self.shared(f"{name}_reshaped", known.numpy().reshape(shape), key=len(shape))
+        to = self.w.constant(f"{name}_shape", np.asarray(shape, np.int64))
+        return self.node("Reshape", [bias, to], "_bias")
 
 
 def _spatial(node: ir.Node) -> int:

@@ -64,12 +64,12 @@ class DataFile:
 
         A file that was cut short is refused before its missing pages are touched: that would end the process.
         """
+        if self._content is not None:
+            return self._content
         if self._now() != self._stamp:
             raise ModelError(
                 f"The file {self.path} changed after the model was loaded from it; load the model again."
             )
-        if self._content is not None:
-            return self._content
         mapped = self._map() if self._map is not None else None
         if mapped is None:
             if self.size == 0:
