@@ -48,7 +48,7 @@ __all__ = [
 
 
 def ranges(stats: Stats, wanted: Mapping[str, Scheme]) -> dict[str, Range]:
-    """The range of each tensor by its scheme's method; those that :func:`unusable` lists are left out."""
+    """Return the range of each tensor by its scheme's method, except those that :func:`unusable` lists."""
     without = unusable(stats, wanted)
     return {tensor: read(stats[tensor], scheme) for tensor, scheme in wanted.items() if tensor not in without}
 

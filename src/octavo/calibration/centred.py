@@ -59,7 +59,7 @@ MAX_BINS = 1 << 13  # 64 KiB of counts
 
 
 def centred(state: HistogramState, bins: int) -> Centred:
-    """A state's counts in at most this many bins (at least two), as many on either side of zero."""
+    """Return a state's counts in at most this many bins (at least two), as many on either side of zero."""
     first, counts = state.bins()
     side = max(first + len(counts), -first, 1)
     whole = np.zeros(2 * side, np.int64)
@@ -72,7 +72,7 @@ def centred(state: HistogramState, bins: int) -> Centred:
 
 
 def _halved(counts: Array) -> Array:
-    """Pairs of bins added up, those at zero kept apart."""
+    """Return pairs of bins added up, with those on either side of zero kept apart."""
     if len(counts) // 2 % 2:
         counts = np.concatenate([[0], counts, [0]])
     return np.asarray(counts.reshape(-1, 2).sum(axis=1))

@@ -40,7 +40,7 @@ class Blame:
 
 
 def blames(found: Matching, seen: PassSums, excess: Mapping[Pair, float], most: int) -> dict[Pair, Blame]:
-    """The blame for the worst units; ``excess`` are dB that parameters of the same kind would gain there."""
+    """Return the blame for the worst units; ``excess`` are dB that other parameters would gain there."""
     local = {p: e.sqnr for p, w in seen.pairs.items() if (e := w.local.errors(w.power)) is not None}
     scores = {p: sqnr - excess.get(p, 0.0) for p, sqnr in local.items()}
     ranked = sorted(scores, key=scores.__getitem__)[:most]
@@ -106,7 +106,7 @@ def _other_input(found: Matching, pair: Pair, place: int, array: Array) -> Array
 
 
 def _held(found: Matching, value: ir.Value, x: Array) -> Array:
-    """What a tensor of the quantized model holds of values: rounded to its integers or 16-bit floats."""
+    """Return values as a tensor of the quantized model holds them: as its integers or 16-bit floats."""
     fixed, half = clipping(found.view, value), half_type(value)
     if fixed is not None:
         return _rounded(x, fixed)
@@ -117,7 +117,7 @@ def _held(found: Matching, value: ir.Value, x: Array) -> Array:
 
 
 def _rounded(x: Array, fixed: Clipping) -> Array:
-    """The round trip through a fixed range."""
+    """Return the round trip through a fixed range."""
     centre = np.rint(-fixed.low / fixed.step)
     levels = np.rint((fixed.high - fixed.low) / fixed.step)
     steps = np.clip(np.rint(x.astype(np.float64) / fixed.step) + centre, 0, levels)
@@ -125,7 +125,7 @@ def _rounded(x: Array, fixed: Clipping) -> Array:
 
 
 def _at_runtime(x: Array) -> Array:
-    """The round trip through the range of the values themselves, zero included, in 255 steps."""
+    """Return the round trip through the range of the values themselves, zero included, in 255 steps."""
     low, high = min(float(x.min(initial=0.0)), 0.0), max(float(x.max(initial=0.0)), 0.0)
     step = (high - low) / 255 or 1.0
     centre = np.rint(-low / step)

@@ -166,7 +166,7 @@ def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
 
 
 def _half_cause(kind: str, span: str, beyond: float | None) -> tuple[str, str, str]:
-    """The cause where values are 16-bit floats; ``beyond`` is the share of them that became infinite."""
+    """Return the cause for 16-bit floats; ``beyond`` is the share of values that became infinite."""
     if beyond:
         text = f"values of {span} are beyond the range of {kind}, which ends at {HALF_LIMITS[kind]:.5g}"
         return "overflow", text, "exclude"
@@ -197,7 +197,7 @@ def _activation(
 
 
 def excess(watch: TensorSums | None) -> float:
-    """By how many dB a tensor's fixed range is worse than that of its values."""
+    """Return by how many dB a tensor's fixed range is worse than that of its values."""
     return watch.clipping.excess(watch.power) if watch is not None and watch.clipping is not None else 0.0
 
 
@@ -316,7 +316,7 @@ def base_recipe(model: ir.Model, weights: Iterable[WeightError]) -> Recipe:
 
 
 def _weights(text: str) -> Scheme:
-    """``int8/channel``, ``uint4/block:32`` as a scheme."""
+    """Return ``int8/channel``, ``uint4/block:32`` as a scheme."""
     name, _, grain = text.partition("/")
     kind = qtype(name)
     if grain.startswith("block:"):

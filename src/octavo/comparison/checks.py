@@ -84,7 +84,7 @@ def opset(model: ir.Model) -> Iterator[Finding]:
 
 
 def unused(model: ir.Model) -> Iterator[Finding]:
-    """Weights that nothing reads."""
+    """Yield weights that nothing reads."""
     dead = [
         value
         for graph in query.graphs(model)
@@ -100,7 +100,7 @@ def unused(model: ir.Model) -> Iterator[Finding]:
 
 
 def shapes(model: ir.Model) -> Iterator[Finding]:
-    """Tensors whose rank is not known."""
+    """Yield tensors whose rank is not known."""
     unknown = [
         v.name or ""
         for node in query.nodes(model)
@@ -128,7 +128,7 @@ def masks(model: ir.Model) -> Iterator[Finding]:
 
 
 def weights(model: ir.Model, plan: Plan) -> Iterator[Finding]:
-    """Weights that 8 bits do not hold, or only with a scale per channel."""
+    """Yield weights that 8 bits do not hold, or only with a scale per channel."""
     values = {v.name: v for node in query.nodes(model) for v in node.inputs if v is not None}
     per_tensor: list[tuple[str, float, float]] = []
     for key, entry in plan.entries.items():
@@ -215,7 +215,7 @@ def with_data(
 
 
 def _outliers(stats: Stats, wanted: Mapping[str, Scheme]) -> Iterator[Finding]:
-    """Activations whose range is made by very few values."""
+    """Yield activations whose range is made by very few values."""
     usable = {
         name: scheme for name, scheme in wanted.items() if name not in calibration.unusable(stats, wanted)
     }
@@ -250,7 +250,7 @@ def _joins(model: ir.Model) -> dict[str, list[str]]:
 
 
 def _unlike(joins: Mapping[str, list[str]], stats: Stats) -> Iterator[Finding]:
-    """Concats of ranges that one scale can't hold."""
+    """Yield concats of ranges that one scale can't hold."""
     for node, names in joins.items():
         tops = [max(-stats[n].low, stats[n].high) for n in names if n in stats and not stats[n].non_finite]
         if len(tops) > 1 and 0 < min(tops) * hazards.RATIO <= max(tops):
@@ -261,7 +261,7 @@ def _unlike(joins: Mapping[str, list[str]], stats: Stats) -> Iterator[Finding]:
 
 
 def _unusable(model: ir.Model, plan: Plan, stats: Stats, wanted: Mapping[str, Scheme]) -> Iterator[Finding]:
-    """Tensors that the planner will go around once it has the numbers."""
+    """Yield tensors that the planner will go around once it has the numbers."""
     ranges = calibration.ranges(stats, wanted)
     unseen = frozenset(name for name in wanted if name not in stats)
     avoid = hazards.numeric(model, plan, ranges, calibration.unusable(stats, wanted), unseen)

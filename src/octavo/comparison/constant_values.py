@@ -58,7 +58,7 @@ def stored(value: ir.Value | None) -> Array:
 
 
 def _stored(value: ir.Value | None, known: dict[ir.Value, Array]) -> Array:
-    """``known`` is what was read on the way, so that nothing is read twice."""
+    """Return the content; ``known`` is what was read on the way, so that nothing is read twice."""
     if value is None:
         return np.zeros(0, np.float32)
     producer = value.producer()
@@ -70,7 +70,7 @@ def _stored(value: ir.Value | None, known: dict[ir.Value, Array]) -> Array:
 
 
 def stored_value(value: ir.Value | None) -> ir.Value | None:
-    """The initializer that a constant is made from, or the integers that a QuantizeLinear makes of one."""
+    """Return the initializer that a constant comes from, or the integers of a QuantizeLinear behind it."""
     while value is not None and (maker := value.producer()) is not None:
         if maker.op_type == QUANTIZE:
             return value

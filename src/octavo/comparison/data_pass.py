@@ -183,7 +183,7 @@ class _Sessions:
             return None
 
     def sample(self, feed: dict[str, Array], seen: PassSums) -> None:
-        """Take in one sample."""
+        """Run one sample through all models, and add it to the sums."""
         given = fitting(feed, self.as_used.inputs)
         used = self.as_used.run(given)
         looked = seen.samples < FIRST or seen.samples % EVERY == 0
@@ -239,7 +239,7 @@ class _Sessions:
         plain: dict[str, Array],
         seen: PassSums,
     ) -> None:
-        """The same sample without optimizations; outputs are those of the model as it is used."""
+        """Run the sample without optimizations; outputs are those of the model as it is used."""
         if self.unoptimized is None:
             return
         slow = self.unoptimized.run(given)
@@ -278,7 +278,7 @@ def _note(watch: TensorSums, x: Row) -> None:
 
 
 def _outputs(found: Matching) -> dict[str, str]:
-    """The outputs of the float model that are arrays, and those of the quantized one that stand for them."""
+    """Return the float model's outputs that are arrays, and those of the quantized model for them."""
 
     def names(model: ir.Model) -> list[str]:
         return [

@@ -127,7 +127,7 @@ class Clipping:
         return 1.0 - self.energy / self.noise if self.noise > 0 else 1.0
 
     def excess(self, power: Power) -> float:
-        """By how many dB the range is worse than one that just holds the values, with as many levels."""
+        """Return by how many dB the range is worse than one of as many levels that just holds the values."""
         levels = round((self.high - self.low) / self.step) if self.step > 0 else 0
         if not self.count or not levels or power.high <= power.low:
             return 0.0
@@ -142,7 +142,7 @@ class Clipping:
 
 
 def sqnr(signal: float, noise: float) -> float:
-    """``10 log10`` of two energies; infinite without noise."""
+    """Return ``10 log10`` of two energies; infinite without noise."""
     if noise <= 0.0:
         return math.inf
     if not math.isfinite(noise):
@@ -151,7 +151,7 @@ def sqnr(signal: float, noise: float) -> float:
 
 
 def _cosine(energy: float, cross: float, noise: float) -> float:
-    """From ``|x|²``, ``x·d`` and ``|d|²`` with ``y = x + d``."""
+    """Return the cosine from ``|x|²``, ``x·d`` and ``|d|²`` with ``y = x + d``."""
     if not math.isfinite(noise):
         return 0.0
     other = energy + 2.0 * cross + noise

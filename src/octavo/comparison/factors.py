@@ -62,7 +62,7 @@ def with_factors(found: Matching, *, threads: int | None = None) -> ir.Model | N
 
 
 def _paired(scaled: dict[Pair, Factors], divided: Mapping[Pair, Array]) -> dict[Pair, Factors]:
-    """The same with factors of inputs that undo those of another layer's outputs exactly, if they nearly do.
+    """Return factors; those of inputs become exact inverses of another layer's that they nearly are.
 
     Each is read off rounded weights, and what is left between two would go through the rest of the model.
     """
@@ -136,7 +136,7 @@ class Factors:
 
 
 def _of_weights(pair: Pair, divided: Array | None) -> Factors | None:
-    """The factors of a layer's channels; None where the weights are close as they are, or nothing helps.
+    """Return the factors of a layer's channels; None where they are not needed, or do not help.
 
     What the input is ``divided`` by, or rather multiplied with, is known where a Mul does it.
     """
@@ -173,7 +173,7 @@ def _corner_gains(plain: Array, mine: Array, axes: tuple[int, ...]) -> bool:
 
 
 def _fitted(plain: Array, mine: Array, axes: tuple[int, ...], given: Array | None) -> Factors:
-    """Factors ``b`` of inputs and ``a`` of outputs with the least squares ``Σ (ŵ - b a w)²``, in turns."""
+    """Return factors ``b`` of inputs, ``a`` of outputs with the least ``Σ (ŵ - b a w)²``, found in turns."""
     rest = tuple(i for i in range(plain.ndim) if i not in axes)
     order = [sorted(axes).index(axis) for axis in axes]
     power, cross = (
@@ -198,7 +198,7 @@ def _ratio(cross: Array, power: Array) -> Array:
 
 
 def _settled(b: Array, a: Array, *, common: bool) -> tuple[Array, Array]:
-    """Factors of one side that are all alike are those of the other side, and what is left is rounding."""
+    """Return both factors; what one side has in common moves to the other, and the rest is rounding."""
     middle = float(np.median(a)) if common else 1.0
     if np.abs(a / middle - 1.0).max() < _NEARLY:
         return b * middle, np.ones(a.shape)
@@ -243,7 +243,7 @@ class _Rework:
         self.weights = copy.graph.initializers
 
     def layer(self, pair: Pair, factors: Factors) -> None:
-        """The weights of a layer, and its bias."""
+        """Multiply the weights of a layer, and its bias."""
         self._multiply(pair.float_unit, 1, factors.inputs, factors.outputs)
         if factors.outputs is None or (factors.outputs == 1).all():
             return
@@ -258,7 +258,7 @@ class _Rework:
                 self._bias(reader, 1 - place, mine, factors)
 
     def _bias(self, unit: Unit, place: int, mine: Array | None, factors: Factors) -> None:
-        """A bias; it also tells which part of a common factor of inputs and outputs is the outputs'."""
+        """Multiply a bias, which also tells which part of a common factor belongs to the outputs."""
         plain = weight(unit, place)
         if plain is None or factors.outputs is None or plain.size != factors.outputs.size:
             return
@@ -277,7 +277,7 @@ class _Rework:
             set_constant(value, _times(old.astype(np.float64), *factors).astype(old.dtype))
 
     def constants(self, pair: Pair) -> None:
-        """Scale and shift of a normalization or a product, as the quantized model has them."""
+        """Take over scale and shift of a normalization or a product from the quantized model."""
         view, unit = self.found.float_view, pair.float_unit
         if unit.kind not in (*_NORMS, "Mul", "Add") or (unit.kind == "Add" and _is_bias(view, unit)):
             return
@@ -289,7 +289,7 @@ class _Rework:
                 set_constant(value, new.astype(np.asarray(value.const_value.numpy()).dtype))  # type: ignore[union-attr]
 
     def put_in(self, mul: _Mul) -> None:
-        """A Mul in front of some layers."""
+        """Put a Mul in front of some layers."""
         source = self.values.get(mul.source.name)
         nodes = [self.nodes.get(pair.float_unit.node.name) for pair in mul.layers]
         layers = [node for node in nodes if node is not None and source in node.inputs]

@@ -71,7 +71,7 @@ def _operand(found: dict[tuple[str, int | str], ir.Value], index: int) -> Operan
 
 
 def _fill(node: ir.Node, tokens: str) -> dict[tuple[str, int | str], ir.Value]:
-    """Inputs by what they are: ``("q", 0)`` the integers of input 0, ``("s", "y")`` the output's scale."""
+    """Return inputs by what they are: ``("q", 0)``, integers of input 0; ``("s", "y")``, output scale."""
     words = tokens.split()
     found: dict[tuple[str, int | str], ir.Value] = {}
     if "…" in words:
@@ -87,7 +87,7 @@ def _fill(node: ir.Node, tokens: str) -> dict[tuple[str, int | str], ir.Value]:
 
 
 def _line(node: ir.Node) -> list[ir.Node]:
-    """An integer product and the nodes that bring it back to float: a Cast, then products with scales."""
+    """Return an integer product and the nodes that bring it back to float: a Cast, then scales."""
     found = [node]
     cast = query.only_reader(node.outputs[0])
     if cast is None or cast.op_type != "Cast":
@@ -121,7 +121,7 @@ def _is_scale(value: ir.Value | None, depth: int = 4) -> bool:
 
 
 def _lookup(node: ir.Node) -> Unit:
-    """Rows of a table; where they are integers, with the nodes that make them float."""
+    """Return rows of a table; where they are integers, with the nodes that make them float."""
     nodes = [node]
     tensor = query.constant(node.inputs[0])
     if tensor is not None and tensor.dtype.itemsize == 1:

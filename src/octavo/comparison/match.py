@@ -140,7 +140,7 @@ class _Matcher:
         return other.kind == unit.kind and other not in self.taken
 
     def _hinted(self, unit: Unit) -> Unit | None:
-        """The float unit that gives a tensor of the same name, also where a clamp or a bias is behind it."""
+        """Return the float unit that gives a tensor of the same name, also before a clamp or a bias."""
         out = self.q.signal(unit.outputs[0]) if unit.outputs else None
         signal = self.hints.get(out) if out is not None else None
         maker = self.f.maker.get(signal) if signal is not None else None
@@ -230,7 +230,7 @@ def _lifted(value: ir.Value) -> bool:
 
 
 def aligned(plain: Array, other: Array) -> Array | None:
-    """The quantized weight laid out as the float one is: as it is, or with its last two axes exchanged."""
+    """Return the quantized weight in the float one's layout: as it is, or its last axes exchanged."""
     turned = np.swapaxes(other, -1, -2) if other.ndim in (2, 3) else other
     fits = [other.shape == plain.shape, turned.shape == plain.shape]
     if all(fits) and turned is not other:

@@ -112,7 +112,7 @@ class _Builder:
         return self.names[value]
 
     def _source(self, value: ir.Value) -> str:
-        """The float tensor in the place of what another unit gives; quantized, if that gives integers."""
+        """Return the float tensor for what another unit gives; quantized, if that gives integers."""
         source = self.m.signals.get(self.q.signal(value))
         if source is None or source.graph is not self.m.float_view.model.graph:
             raise _NoSourceError

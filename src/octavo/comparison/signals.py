@@ -102,7 +102,7 @@ class SignalView:
             yield from node.outputs
 
     def seen(self, signal: ir.Value) -> ir.Value:
-        """The form that readers see: dequantized where there is such, else integers, else the float."""
+        """Return the form that readers see: dequantized where there is one, else integers, else float."""
         forms = self.members.get(signal, [signal])
         for op in (DEQUANTIZE, QUANTIZE):
             for value in forms:
@@ -112,7 +112,7 @@ class SignalView:
         return forms[0]
 
     def quantization(self, signal: ir.Value) -> ScaleAndZero | None:
-        """Scale and zero point of a signal that is quantized by constant numbers, anywhere."""
+        """Return scale and zero point of a signal that is quantized by constant numbers, anywhere."""
         for value in self.members.get(signal, [signal]):
             found = self.numbers.get(value)
             if found is not None and is_constant(found.scale):
@@ -147,7 +147,7 @@ def _dequantized(value: ir.Value) -> bool:
 
 
 def half_type(value: ir.Value) -> ir.DataType | None:
-    """The 16-bit float type of a value, or of the constant that a Cast makes it from."""
+    """Return the 16-bit float type of a value, or of the constant that a Cast makes it from."""
     stored = stored_value(value) if is_constant(value) else value
     kind = query.element_type(stored)
     return kind if kind in query.HALF_FLOATS else None

@@ -30,7 +30,7 @@ class TensorSession:
     names: Mapping[ir.Value, str]
 
     def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """One sample; a tensor that is an input comes back as it is."""
+        """Run one sample; a tensor that is an input comes back as it is."""
         inputs = {spec.name for spec in self.session.inputs}
         return {**feed, **self.session.run({n: a for n, a in feed.items() if n in inputs})}
 

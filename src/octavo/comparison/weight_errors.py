@@ -126,7 +126,7 @@ def _axis(unit: Unit, place: int, rank: int) -> int | None:
 
 
 def _step(unit: Unit, place: int, mine: Array) -> Array | None:
-    """The size of a step at each value, laid out to broadcast; None where it is not to be had simply."""
+    """Return the size of a step at each value, laid out to broadcast; None where it is not known."""
     operand = unit.operands[place]
     maker = operand.value.producer() if operand is not None else None
     block = 0

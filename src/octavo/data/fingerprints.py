@@ -93,7 +93,7 @@ class FingerprintedSamples(Feeds):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about the data: the notes of its source, its number, and what looks wrong."""
+        """Return sentences about the data: the notes of its source, its number, and what looks wrong."""
         return (*getattr(self.source, "notes", ()), *self._number(), *self._plausibility.warnings())
 
     def _number(self) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class Finding:
 
     @property
     def fixable(self) -> bool:
-        """Whether ``--fix`` does it."""
+        """Whether ``--fix`` repairs it."""
         return self.repair is not None
 
     def to_dict(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def lint(
 
 
 def _findings(view: LintedModel) -> tuple[Finding, ...]:
-    """What all rules find, errors first; a node that a rule of its own explains is not called unfused too."""
+    """Return what all rules find, errors first; OCT602 is left out where another rule explains the node."""
     found = [one for rule in RULES.values() for one in rule.findings(view)]
     explained = {one.node for one in found if not RULES[one.rule].runs}
     kept = [one for one in found if one.rule != "OCT602" or one.node not in explained]

@@ -46,7 +46,7 @@ class Params:
         return self.scale is not None and self.scale.size == 1 and not self.block
 
     def same_as(self, other: Params) -> bool:
-        """Whether both map alike."""
+        """Whether both describe the same mapping."""
         if self.scale is None or other.scale is None or self.qtype is not other.qtype:
             return False
         if self.scale.shape != other.scale.shape or not np.array_equal(self.scale, other.scale):
@@ -68,12 +68,12 @@ class Product:
 
 
 def is_q(node: ir.Node | None) -> bool:
-    """QuantizeLinear of either domain."""
+    """Whether a node is a QuantizeLinear of either domain."""
     return node is not None and node.op_type == QUANTIZE and node.domain in ("", MS)
 
 
 def is_dq(node: ir.Node | None) -> bool:
-    """DequantizeLinear of either domain."""
+    """Whether a node is a DequantizeLinear of either domain."""
     return node is not None and node.op_type == DEQUANTIZE and node.domain in ("", MS)
 
 
@@ -120,7 +120,7 @@ class LintedModel:
 
     @cached_property
     def running(self) -> onnx.GraphProto | str:
-        """The graph that the installed runtime makes of the model, without weights, or why it makes none."""
+        """Return the graph that the runtime makes of the model, without weights, or why it makes none."""
         if not self.target.runs_here:
             return onnx.GraphProto()
         try:

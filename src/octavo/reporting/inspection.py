@@ -219,6 +219,6 @@ def inspection_table(inspection: Inspection) -> str:
 
 
 def _float_types(inspection: Inspection) -> str:
-    """The float types of weights, the one that holds most first: ``float16`` alone in a converted model."""
+    """Return the float types of weights, the one that holds most first."""
     floats = [part for part in inspection.parts if "float" in part.name and part.bytes]
     return ", ".join(part.name for part in sorted(floats, key=lambda part: -part.bytes)) or "float"

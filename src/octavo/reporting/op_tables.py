@@ -37,7 +37,7 @@ KINDS = {
 
 
 def op_name(rule: OpRule | Lowering) -> str:
-    """``Conv``, or ``com.microsoft.Gelu`` where the domain is not the standard one."""
+    """Return ``Conv``, or ``com.microsoft.Gelu`` where the domain is not the standard one."""
     return f"{rule.domain}.{rule.op_type}" if rule.domain else rule.op_type
 
 

@@ -49,7 +49,7 @@ class Outcome(Protocol):
 
     @property
     def params(self) -> Mapping[Key, QParams]:
-        """Scales and zero points."""
+        """Return scales and zero points."""
 
     @property
     def recipe(self) -> Recipe | None:
@@ -57,7 +57,7 @@ class Outcome(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Remarks on the run."""
+        """Return remarks on the run."""
 
     @property
     def float_bytes(self) -> int:

@@ -26,7 +26,7 @@ class RemoteError(Exception):
 
 
 def write_frame(pipe: IO[bytes], message: bytes) -> None:
-    """Send one message."""
+    """Send one message through a pipe."""
     pipe.write(_LENGTH.pack(len(message)))
     pipe.write(message)
     pipe.flush()

@@ -79,7 +79,7 @@ def clipping(counts: F64, width: float, step: float) -> F64:
 
 
 def magnitudes(state: HistogramState, bins: int) -> tuple[F64, float]:
-    """Counts of magnitudes in at most ``bins`` bins from zero on, and their width."""
+    """Return counts of magnitudes in at most ``bins`` bins from zero on, and their width."""
     first, counts = state.bins()
     last = first + len(counts)
     size = max(last, -first, 1)
@@ -97,7 +97,7 @@ def magnitudes(state: HistogramState, bins: int) -> tuple[F64, float]:
 
 
 def divergence(counts: F64, levels: int) -> F64:
-    """KL(P || Q) for thresholds after ``levels``, ``levels + 1``, … bins; infinite where Q lacks one of P."""
+    """Return KL(P || Q) for thresholds after ``levels``, … bins; infinite where Q lacks one of P."""
     size = np.arange(levels, len(counts) + 1)
     total = counts.sum()
     running = _running(counts)

@@ -14,7 +14,7 @@ from octavo.errors import TableError
 
 
 def minmax(state: ExtremesState | SampleExtremesState, method: MinMax) -> Range:
-    """``average``: the mean over samples; ``momentum`` c: ``v ← v + c (new - v)`` from the first one on."""
+    """Return the extremes, their ``average``, or with a ``momentum`` c ``v ← v + c (new - v)``."""
     if method.momentum is None and not method.average:
         return Range(state.low, state.high)
     if not isinstance(state, SampleExtremesState):

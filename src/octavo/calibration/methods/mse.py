@@ -77,7 +77,7 @@ class _Search:
         self._limits = (self.low, self.high)
 
     def best(self, end: float, finely: bool, *, both: bool = False) -> float:
-        """The place of an end of the range with the least error; the widest of equals."""
+        """Return the place of an end of the range with the least error; the widest of equals."""
         if end == 0.0:
             return end
         limit = max(-self._limits[0], self._limits[1]) if both else self._limits[end > 0]

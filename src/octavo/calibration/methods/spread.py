@@ -97,7 +97,7 @@ def _cube(x: F64) -> F64:
 
 
 def moments(state: HistogramState, power: float = 1.0) -> tuple[float, float]:
-    """Mean and standard deviation of ``sign(x) |x|**power``, each bin taken at its centre."""
+    """Return mean and standard deviation of ``sign(x) |x|**power``, each bin taken at its centre."""
     if state.low == state.high:
         return math.copysign(abs(state.low) ** power, state.low), 0.0
     spread = Spread.of(state)
@@ -129,7 +129,7 @@ LEAST_SHARE = 0.5  # a range that keeps less is almost certainly a mistake, and 
 
 
 def kept_share(state: State, found: Range) -> float:
-    """The share of the values that lie in a range, widened to hold zero; 1 where only extremes are known."""
+    """Return the share of values in a range, widened to hold zero; 1 where only extremes are known."""
     state = first_of(state)
     if not isinstance(state, HistogramState) or not state.total or state.low == state.high:
         return 1.0

@@ -88,7 +88,7 @@ def _out_of_if(nodes: Nodes, node: NodeProto, inside: Inside, writer: GraphWrite
 
 
 def _out_of_loop(nodes: Nodes, node: NodeProto, inside: Inside, writer: GraphWriter) -> list[Observed]:
-    """Inputs are ``trip count, condition, states …``; the body gives ``condition, states …, scans …``."""
+    """Carry states through a Loop: inputs are ``trip count, condition, states …``."""
     ((body, found),) = inside
     states = [item for item in found if item.reduction is not None or not item.fixed_shape]
     scans = [item for item in found if item.reduction is None and item.fixed_shape]
@@ -97,7 +97,7 @@ def _out_of_loop(nodes: Nodes, node: NodeProto, inside: Inside, writer: GraphWri
 
 
 def _out_of_scan(nodes: Nodes, node: NodeProto, inside: Inside, writer: GraphWriter) -> list[Observed]:
-    """Inputs are ``states …, sequences …``, outputs ``states …, scans …``; the body has the same."""
+    """Carry states through a Scan: inputs ``states …, sequences …``, outputs ``states …, scans …``."""
     ((body, found),) = inside
     sequences = next(attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs")
     states = [item for item in found if item.reduction is not None]

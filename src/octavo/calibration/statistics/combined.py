@@ -64,7 +64,7 @@ class CombinedState(WithExtremes):
         return CombinedState(merged(self.first, other.first), parts)
 
     def to_bytes(self) -> bytes:
-        """Version, their number, and for each the kind and content, lengths ahead."""
+        """Return version, number of states, and for each its kind and content, lengths ahead."""
         parts: list[State | FurtherStatistic] = [
             self.first,
             *(self.parts[kind] for kind in sorted(self.parts)),

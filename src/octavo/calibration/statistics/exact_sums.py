@@ -79,7 +79,7 @@ class _SumOverSamples:
         return result
 
     def _to_bytes(self, size: int, shape: bytes = b"") -> bytes:
-        """Version, count, columns or rank, number of nodes; the shape; level, k and values of each node."""
+        """Return version, count, columns or rank, number of nodes; the shape; level, k, values of each."""
         parts = [struct.pack(_HEADER, _VERSION, self.count, size, len(self._nodes)), shape]
         for level, k in sorted(self._nodes):
             parts += [struct.pack(_NODE, level, k), self._nodes[level, k].astype("<f8").tobytes()]
@@ -123,7 +123,7 @@ class SumState(_SumOverSamples):
         self.count += 1
 
     def to_bytes(self) -> bytes:
-        """Header with the rank, the shape, the nodes."""
+        """Return header with the rank, the shape, the nodes."""
         return self._to_bytes(len(self.shape), struct.pack(f"<{len(self.shape)}q", *self.shape))
 
     @classmethod
@@ -164,7 +164,7 @@ class GramState(_SumOverSamples):
         self.count += len(rows)
 
     def to_bytes(self) -> bytes:
-        """Header with the number of columns, the nodes."""
+        """Return header with the number of columns, the nodes."""
         return self._to_bytes(self.shape[0] if self.shape else 0)
 
     @classmethod

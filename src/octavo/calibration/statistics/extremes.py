@@ -80,7 +80,7 @@ class ExtremesState(_Extremes):
         return ExtremesState(low, high, self._samples.merge(other._samples))
 
     def to_bytes(self) -> bytes:
-        """Version, extremes, samples."""
+        """Return version, extremes, samples."""
         return struct.pack(_HEADER, _VERSION, self.low, self.high) + self._samples.to_bytes()
 
     @classmethod
@@ -121,7 +121,7 @@ class SampleExtremesState(_Extremes):
 
     @property
     def records(self) -> npt.NDArray[Any]:
-        """``index, low, high`` in the order of the samples."""
+        """Return ``index, low, high`` in the order of the samples."""
         if self._new:
             self._records = _one_each(np.concatenate([self._records, np.array(self._new, _SAMPLE)]))
             self._new = []
@@ -152,7 +152,7 @@ class SampleExtremesState(_Extremes):
         return SampleExtremesState(np.concatenate([self.records, other.records]))
 
     def to_bytes(self) -> bytes:
-        """Version, number of samples, records."""
+        """Return version, number of samples, records."""
         return struct.pack(_SAMPLES_HEADER, _VERSION, self.count) + self.records.tobytes()
 
     @classmethod
@@ -232,7 +232,7 @@ class ChannelState:
         return ChannelState(self.axis, np.minimum(self.low, other.low), np.maximum(self.high, other.high))
 
     def to_bytes(self) -> bytes:
-        """Version, axis, number of channels, minima, maxima."""
+        """Return version, axis, number of channels, minima, maxima."""
         header = struct.pack(_CHANNELS_HEADER, _VERSION, self.axis, self.low.size)
         return header + self.low.astype("<f8").tobytes() + self.high.astype("<f8").tobytes()
 

@@ -227,7 +227,7 @@ class HistogramState(WithExtremes):
         return type(self.extremes), self.stride, self.lattice
 
     def to_bytes(self) -> bytes:
-        """Version, kind of extremes, stride, lattice, exponent, first bin, counts, extremes."""
+        """Return version, kind of extremes, stride, lattice, exponent, first bin, counts, extremes."""
         first, counts = self.bins()
         kind = _EXTREMES.index(type(self.extremes))
         header = struct.pack(

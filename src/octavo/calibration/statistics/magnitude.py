@@ -67,7 +67,7 @@ class MagnitudeState:
         return MagnitudeState(groups)
 
     def to_bytes(self) -> bytes:
-        """Version, and for each magnitude the exponent, the length and the histogram."""
+        """Return version, and for each magnitude the exponent, the length and the histogram."""
         parts = [bytes([_VERSION])]
         for exponent in sorted(self.groups):
             content = self.groups[exponent].to_bytes()

@@ -72,7 +72,7 @@ class MomentsState:
         )
 
     def to_bytes(self) -> bytes:
-        """Version, number of values, lengths of both sums, both sums."""
+        """Return version, number of values, lengths of both sums, both sums."""
         total, squares = (_as_bytes(number) for number in (self._total, self._squares))
         return struct.pack(_HEADER, _VERSION, self.size, len(total), len(squares)) + total + squares
 

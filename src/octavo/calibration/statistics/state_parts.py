@@ -77,7 +77,7 @@ class SampleSet:
 
     @property
     def intervals(self) -> Intervals:
-        """``[start, stop)`` of each interval, in order."""
+        """Return ``[start, stop)`` of each interval, in order."""
         runs = [run for run in (*self._runs, (self._start, self._stop)) if run[0] < run[1]]
         if runs:
             self._intervals = _joined(np.array([*self._intervals.tolist(), *runs], np.int64))

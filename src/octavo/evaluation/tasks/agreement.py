@@ -96,7 +96,7 @@ class AgreementProcessing:
         return checked(next(iter(self.source.portion(index, index + 1))), self.specs, index)
 
     def rows(self, outputs: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:
-        """Raise: one model alone has nothing to agree with."""
+        """Raise an error: one model alone has nothing to agree with."""
         raise DataError("Agreement needs two models.")
 
     def rows_beside(self, outputs: Outputs, reference: Outputs, batch: Batch, feed: Feeds) -> Sequence[Any]:

@@ -70,7 +70,7 @@ class Ratio:
 
 
 def queue_seconds() -> float | None:
-    """The seconds that threads of this process were ready to run and had no core; None if not to be had."""
+    """Return the seconds that this process's threads waited for a core; None where it can't be told."""
     try:
         tasks = [(task / "schedstat").read_text().split() for task in Path("/proc/self/task").iterdir()]
         return sum(int(fields[1]) for fields in tasks) * 1e-9

@@ -43,7 +43,7 @@ def rows(weight: npt.NDArray[np.int8], node: ir.Node) -> npt.NDArray[np.int8]:
 
 
 def pairs(matrix: npt.NDArray[np.int8]) -> npt.NDArray[np.int16]:
-    """Neighbours of each row, as (channels, pairs, 2); an odd row ends with a zero."""
+    """Return neighbours of each row, as (channels, pairs, 2); an odd row ends with a zero."""
     odd = matrix.shape[1] % 2
     wide = np.pad(matrix, ((0, 0), (0, odd))).astype(np.int16)
     return wide.reshape(len(wide), -1, 2)
@@ -68,7 +68,7 @@ _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 
 
 def _readers_roles(node: ir.Node) -> Iterator[tuple[ir.Node, object]]:
-    """Who reads a conversion's result, and as what."""
+    """Yield the nodes that read a conversion's result, and what it is to each."""
     for reader, index in node.outputs[0].uses():
         found = rule_of(reader)
         yield reader, found.role(index) if found is not None else None
@@ -76,7 +76,7 @@ def _readers_roles(node: ir.Node) -> Iterator[tuple[ir.Node, object]]:
 
 @rule("OCT501", _ERROR, "A zero point is not zero where the target is symmetric")
 def asymmetric(view: LintedModel) -> Iterator[Fault]:
-    """TensorRT takes zero point 0 alone; OpenVINO for weights."""
+    """TensorRT takes zero point 0 alone; OpenVINO does so for weights."""
     target = view.target
     for node in view.conversions:
         weight = is_dq(node) and is_stored(node)
@@ -245,7 +245,7 @@ def saturation(view: LintedModel) -> Iterator[Fault]:
 
 
 def _multiplied(view: LintedModel) -> Iterator[tuple[ir.Node, ir.Value | None]]:
-    """Products of 8-bit activations, and the integers of their weights."""
+    """Yield products of 8-bit activations, and the integers of their weights."""
     for product in view.products:
         kind = view.params(product.x).qtype if product.x is not None else None
         if product.w is not None and kind is not None and kind.bits == 8 and not kind.is_float:

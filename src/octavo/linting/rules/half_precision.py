@@ -17,7 +17,7 @@ _SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)  # below it a flo
 
 
 def _half_constants(view: LintedModel) -> Iterator[tuple[ir.Node, int, ir.TensorProtocol]]:
-    """Every 16-bit float constant, with each node that reads it."""
+    """Yield every 16-bit float constant, with each node that reads it."""
     for node in query.nodes(view.model):
         for index, value in enumerate(node.inputs):
             tensor = query.constant(value)

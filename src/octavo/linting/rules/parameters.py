@@ -112,7 +112,7 @@ def wrong_axis(view: LintedModel) -> Iterator[Fault]:
 
 @rule("OCT106", _ERROR, "There are more or fewer scales than channels")
 def scale_count(view: LintedModel) -> Iterator[Fault]:
-    """One scale for each index along the axis."""
+    """There is one scale for each index along the axis."""
     for node in view.conversions:
         params, dims = view.params(node), query.shape(node.inputs[0])
         if params.scale is None or params.scale.size < 2 or params.block or not dims:
@@ -163,7 +163,7 @@ def missing_zero_point(view: LintedModel) -> Iterator[Fault]:
 
 @rule("OCT109", _WARNING, "A range is narrower than the target takes")
 def narrow_range(view: LintedModel) -> Iterator[Fault]:
-    """QNN refuses ranges that are next to nothing."""
+    """QNN refuses very narrow ranges."""
     least = view.target.accepts.min_range
     if least is None:
         return

@@ -52,7 +52,7 @@ def _is_activation(part: Between, constant: set[str]) -> bool:
 
 
 def _is_between(part: Between, view: LintedModel, known: set[str | None], constant: set[str]) -> bool:
-    """A float operator between quantized values alone, though the target's sheet has a kernel for it."""
+    """Whether a float operator with a kernel on the target stands between quantized values alone."""
     op = part.node.op_type
     listed = op in view.target.kernels.integer_types
     given = {dq.output[0] for dq in part.before} | constant | {""}

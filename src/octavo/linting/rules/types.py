@@ -20,7 +20,7 @@ _ERROR, _WARNING, _NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 @rule("OCT301", _WARNING, "Activations have a type that is slow on the target")
 def slow_activation(view: LintedModel) -> Iterator[Fault]:
-    """int8 activations on x86."""
+    """Activations in int8 are slow on x86."""
     for node in view.quantizers:
         params = view.params(node)
         slow = (
@@ -49,7 +49,7 @@ def _to_uint8(view: LintedModel, node: ir.Node) -> Repair | None:
 
 @rule("OCT302", _WARNING, "Weights have a type that is slow on the target")
 def slow_weight(view: LintedModel) -> Iterator[Fault]:
-    """uint8 weights on x86."""
+    """Weights in uint8 are slow on x86."""
     for product in view.products:
         if product.x is None or product.w is None or not is_stored(product.w):
             continue
@@ -68,7 +68,7 @@ def slow_weight(view: LintedModel) -> Iterator[Fault]:
 
 @rule("OCT303", _WARNING, "Weights of a dynamic product have a type that is slow on the target")
 def slow_dynamic_weight(view: LintedModel) -> Iterator[Fault]:
-    """uint8 weights of MatMulInteger and DynamicQuantizeMatMul."""
+    """Weights of MatMulInteger and DynamicQuantizeMatMul in uint8 are slow on x86."""
     slots = {("", "MatMulInteger"): (1, 3), (MS, "DynamicQuantizeMatMul"): (1, 3)}
     slow = view.target.kernels.slow_weights.get("uint8")
     for node in view.nodes:
@@ -97,7 +97,7 @@ def dynamic_conv(view: LintedModel) -> Iterator[Fault]:
 
 @rule("OCT305", _ERROR, "An integer operator has no kernel for its types")
 def missing_kernel(view: LintedModel) -> Iterator[Fault]:
-    """int8 activations with uint8 weights, 16-bit operands, and zero points per channel of ConvInteger."""
+    """There is none for int8 × uint8, 16-bit operands, and zero points per channel of ConvInteger."""
     for node in view.nodes:
         known = INTEGER_OPERATORS.get(node.op_type)
         if known is None or not known.is_linear or not _scales_result(known):
@@ -142,7 +142,7 @@ def _operand_type(node: ir.Node, known: IntegerOperator, number: str) -> ir.Data
 
 @rule("OCT306", _ERROR, "A type is newer than the model's opset")
 def too_new(view: LintedModel) -> Iterator[Fault]:
-    """16 and 4 bits and blocks from opset 21 on, float8 from 19, scales per channel from 13."""
+    """16 and 4 bits and blocks came with opset 21, float8 with 19, scales per channel with 13."""
     for node in view.conversions:
         params = view.params(node)
         if node.domain or params.qtype is None:

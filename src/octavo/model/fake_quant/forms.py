@@ -44,12 +44,12 @@ def usable(scale: Array) -> bool:
 
 
 def grain_of(scale: Array, axis: int | None) -> Granularity:
-    """One scale for the tensor, or one for each index along an axis."""
+    """Return one scale for the tensor, or one for each index along an axis."""
     return PerTensor() if scale.size == 1 or axis is None else PerChannel(axis)
 
 
 def parameters(scale: Array, zero: Array, qtype: QType, grain: Granularity) -> QParams:
-    """Parameters in the shapes that ONNX stores."""
+    """Return parameters in the shapes that ONNX stores."""
     scale, zero = np.asarray(scale, np.float32), np.asarray(zero)
     if isinstance(grain, PerTensor):
         return QParams(scale.reshape(()), zero.reshape(()).astype(qtype.dtype), qtype, grain)
@@ -62,7 +62,7 @@ def parameters(scale: Array, zero: Array, qtype: QType, grain: Granularity) -> Q
 def typed(
     scale: Array, zero: Array, low: Array, high: Array, axis: int | None
 ) -> tuple[QParams, tuple[int, int] | None] | None:
-    """Parameters in the smallest type that holds the integers from ``low`` to ``high``.
+    """Return parameters in the smallest type that holds the integers from ``low`` to ``high``.
 
     Where no type does, or channels use different integers, all of them are moved to start at zero.
     """
@@ -233,7 +233,7 @@ def is_linear(node: ir.Node | None, op_type: str) -> bool:
 
 
 def pair(node: ir.Node) -> FakeQuant | None:
-    """The pair that starts at this QuantizeLinear, if all that read its integers make floats of them."""
+    """Return the pair that starts at this QuantizeLinear, if all that read its integers dequantize them."""
     if not is_linear(node, "QuantizeLinear"):
         return None
     params, integers = linear_parameters(node), node.outputs[0]

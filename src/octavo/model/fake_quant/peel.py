@@ -71,7 +71,7 @@ def moved_by(
 
 
 def _reshaped(params: QParams, before: tuple[int, ...], after: tuple[int, ...]) -> QParams | None:
-    """Parameters along the axis that the channels have after a Reshape."""
+    """Return parameters along the axis that the channels have after a Reshape."""
     match params.granularity:
         case PerTensor():
             return params
@@ -179,7 +179,7 @@ class _Peeler:
                 self._edges(found, source)
 
     def _bounded(self, found: FakeQuant, source: ir.Value) -> None:
-        """The same with a Clip to the integers that were used, and the whole type behind it."""
+        """Put a Clip to the integers that were used in front, and the whole type behind it."""
         low, high = found.limits or (0, 0)
         scale, zero = found.params.scale.astype(np.float64), found.params.zero_point.astype(np.float64)
         if scale.size != 1:
@@ -233,7 +233,7 @@ class _Peeler:
             self._edges(found, source)
 
     def _edges(self, found: FakeQuant, source: ir.Value) -> None:
-        """Each reader of the results reads the source rounded, and nothing else of it."""
+        """Let each reader of the results read the source, rounded on that edge alone."""
         readers = {n for r in found.results for n in query.readers(r)}
         direct = set(query.readers(source))
         clash = any(n in direct or Key(source.name or "", n.name) in self.out.params for n in readers)

@@ -134,7 +134,7 @@ class _Walk:
     empty: set[str] = field(default_factory=set)  # constants without elements
 
     def graph(self, graph: onnx.GraphProto, apart: Mapping[str, ByteRange], depth: int = 0) -> None:
-        """A graph and what is inside its nodes."""
+        """Check a graph and what is inside its nodes."""
         if depth > _MAX_DEPTH:
             raise ModelError(f"{self.where}: subgraphs are nested more than {_MAX_DEPTH} deep.")
         self.count(len(graph.node))
@@ -153,7 +153,7 @@ class _Walk:
             raise ModelError(f"{self.where} has more than {MOST_NODES} nodes, the most that are read.")
 
     def nodes(self, nodes: Iterable[onnx.NodeProto], depth: int) -> None:
-        """Nodes with all of their attributes."""
+        """Check nodes with all of their attributes."""
         for node in nodes:
             attributes = list(node.attribute)
             _check_text(node, attributes, self.where)
@@ -180,7 +180,7 @@ class _Walk:
                 )
 
     def attribute(self, attribute: onnx.AttributeProto, place: str, depth: int) -> None:
-        """A tensor, several, or a graph, wherever an attribute holds one."""
+        """Check the tensors and graphs that an attribute holds."""
         if attribute.ref_attr_name and (not self.in_function or attribute.type in _GRAPHS):
             raise ModelError(
                 f"{self.where}: the attribute {attribute.name!r} {place} stands for a function's parameter, "
@@ -208,7 +208,7 @@ class _Walk:
             self.graph(inner, {}, depth + 1)
 
     def tensor(self, tensor: onnx.TensorProto, place: str, apart: int | None = None) -> None:
-        """A tensor: exactly one place for its content, and as much there as type and shape say."""
+        """Check that a tensor's content is in one place, and is as much as its type and shape say."""
         name = f"The tensor {tensor.name!r} {place}".rstrip()
         present = {field.name: value for field, value in tensor.ListFields()}
         if "segment" in present:
@@ -233,7 +233,7 @@ class _Walk:
             _check_typed(tensor, (dtype, shape), filled, name)
 
     def _reference(self, tensor: onnx.TensorProto, name: str) -> None:
-        """What a tensor says of the file that its content lies in."""
+        """Check what a tensor says of the file that its content lies in."""
         self.external = True
         for entry in tensor.external_data:
             plain = entry.value.isascii() and entry.value.isdigit() and len(entry.value) <= _MOST_DIGITS

@@ -171,7 +171,7 @@ def _declared(node: onnx.NodeProto, values: _Scope, infos: _Infos) -> list[ir.Va
 
 
 def _seen(name: str, scopes: list[_Scope]) -> ir.Value | None:
-    """The value that a name stands for, in the innermost scope that has it; None for an input left out."""
+    """Return what a name stands for in the innermost scope that has it; None for an input left out."""
     if not name:
         return None
     for scope in reversed(scopes):

@@ -44,7 +44,7 @@ _THREADS = 4  # hashing leaves the interpreter free
 
 
 def fingerprint(model: ir.Model) -> str:
-    """SHA-256 over structure, names and weights: equal for one model however it was loaded."""
+    """Return the SHA-256 of structure, names and weights: equal for one model however it was loaded."""
     digest = hashlib.sha256()
     for item in _structure(model):
         digest.update(repr(item).encode("utf-8", "surrogateescape"))
@@ -72,7 +72,7 @@ def _structure(model: ir.Model) -> Iterator[object]:
 
 
 def _named(values: Sequence[ir.Value | None]) -> list[str | None]:
-    """Names; those left out at the end say nothing, and not every writer keeps them."""
+    """Return the names, without those left out at the end, which not every writer keeps."""
     found = [value.name if value is not None else "" for value in values]
     while found and found[-1] == "":
         found.pop()
@@ -80,7 +80,7 @@ def _named(values: Sequence[ir.Value | None]) -> list[str | None]:
 
 
 def _signature(value: ir.Value) -> tuple[str | None, str, str]:
-    """A shape without a type says nothing, and can't be written."""
+    """Return name, type and shape; a shape without a type says nothing, and can't be written."""
     return value.name, str(value.dtype), str(value.shape if value.dtype is not None else None)
 
 

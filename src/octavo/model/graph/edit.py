@@ -25,7 +25,7 @@ class Names:
         self._next: dict[str, int] = {}
 
     def claim(self, name: str) -> str:
-        """The name itself if it is free, else the name with the first free number."""
+        """Return the name itself if it is free, else the name with the first free number."""
         free = name
         while free in self.taken:
             number = self._next.get(name, 1)

@@ -51,7 +51,7 @@ def _note(notes: list[str], count: int, text: str) -> None:
 
 
 def _default_domain(model: ir.Model) -> None:
-    """``ai.onnx`` is another name of the empty domain; nodes follow it by themselves."""
+    """Give the domain ``ai.onnx`` its other name, the empty one; nodes follow by themselves."""
     for imports in [model.opset_imports, *(f.opset_imports for f in model.functions.values())]:
         if "ai.onnx" in imports:
             version = imports.pop("ai.onnx")
@@ -119,7 +119,7 @@ def _unique_names(graphs: list[ir.Graph]) -> int:
 
 
 def _inputs_to_constants(graphs: list[ir.Graph]) -> int:
-    """An initializer that is also an input is a default that nobody overrides: make it a plain constant."""
+    """Make initializers that are also inputs plain constants: defaults that nobody overrides."""
     graph, *others = graphs
     kept = [value for value in graph.inputs if not value.is_initializer()]
     count = len(graph.inputs) - len(kept)
@@ -202,7 +202,7 @@ def _return_through_identity(graph: ir.Graph, value: ir.Value) -> None:
 
 
 def _types_of_initializers(graph: ir.Graph) -> None:
-    """An initializer's type and shape are those of its content, whatever an annotation said."""
+    """Give each initializer the type and shape of its content, whatever an annotation said."""
     for value in query.initializers(graph).values():
         tensor = value.const_value
         if tensor is None:

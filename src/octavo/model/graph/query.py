@@ -81,7 +81,7 @@ def values(model: ir.Model) -> dict[str, ir.Value]:
 
 
 def initializers(graph: ir.Graph) -> dict[str, ir.Value]:
-    """A graph's initializers, for reading: a walk over onnx-ir's own mapping looks each of them up anew."""
+    """Return a graph's initializers, for reading: onnx-ir's own mapping looks each of them up anew."""
     return graph.initializers.data
 
 
@@ -120,7 +120,7 @@ def is_op(node: ir.Node | None, *op_types: str) -> bool:
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The content of a constant: an initializer's tensor, also when read through ``Identity`` nodes."""
+    """Return the content of a constant: an initializer's tensor, also behind ``Identity`` nodes."""
     while value is not None:
         producer = value.producer()
         if producer is None:
@@ -168,7 +168,7 @@ def is_float(value: ir.Value | None) -> bool:
 
 
 def readers(value: ir.Value) -> list[ir.Node]:
-    """The nodes that read a value, each once, in the order they were connected; also those in subgraphs."""
+    """Return the nodes that read a value, each once, as they were connected; also those in subgraphs."""
     return list(value.consumers())
 
 
@@ -179,7 +179,7 @@ def only_reader(value: ir.Value) -> ir.Node | None:
 
 
 def shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
-    """The dimensions of a tensor, None for each unknown or impossible one; None without even a rank."""
+    """Return the dimensions of a tensor, None for each that is unknown; None without even a rank."""
     if value is None:
         return None
     dims = value.shape
@@ -259,7 +259,7 @@ class NodeCounts:
 
     @property
     def quantized(self) -> int:
-        """Nodes that show an earlier quantization."""
+        """Return nodes that show an earlier quantization."""
         return self.quantize + self.dequantize + self.integer + self.blockwise
 
 

@@ -44,7 +44,7 @@ class _Shape:
 
 
 def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
-    """What the standard says; where this opset does not know the operator yet or any more, another version.
+    """Return what the standard says of an operator, in another version where this opset has none.
 
     Models do import older opsets than their operators are from; some code brings them to a newer one.
     """
@@ -68,7 +68,7 @@ def _types(schema: onnx.defs.OpSchema) -> dict[str, ir.AttributeType]:
 
 @functools.cache
 def _types_ever(op_type: str) -> dict[str, ir.AttributeType]:
-    """The attributes of any version of an operator: a model may carry one that its opset has dropped."""
+    """Return the attributes of all versions of an operator: models carry some that were dropped."""
     found: dict[str, ir.AttributeType] = {}
     version = onnx.defs.get_schema(op_type).since_version
     while version > 0:

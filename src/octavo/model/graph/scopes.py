@@ -131,7 +131,7 @@ def _left(graph: ir.Graph) -> set[ir.Node]:
 
 
 def _cycle(left: set[ir.Node]) -> str:
-    """Names of the nodes along some cycle: from any node that is left, walk backwards until one repeats."""
+    """Return the names of the nodes along some cycle, found by a walk backwards until one repeats."""
     path: list[ir.Node] = [next(iter(left))]
     while path.count(path[-1]) == 1:
         path.append(next(producer for producer in _reads(path[-1]) if producer in left))

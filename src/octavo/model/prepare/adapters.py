@@ -160,7 +160,7 @@ def _pad_11(edit: Editor, node: ir.Node) -> None:
 
 @_adapts(11, "Resize")
 def _resize_11(edit: Editor, node: ir.Node) -> None:
-    """Until opset 10 coordinates were ``out / scale``; nearest meant down, and up where the image shrinks."""
+    """Say what opset 10 meant: coordinates are ``out / scale``, nearest is down, and up to shrink."""
     scales = _given(node, 1)
     if scales is None:
         raise _refuse(node, "it has no scales", 11)
@@ -178,7 +178,7 @@ def _resize_11(edit: Editor, node: ir.Node) -> None:
 
 @_adapts(13, "Resize")
 def _resize_13(edit: Editor, node: ir.Node) -> None:
-    """Empty tensors stood for absent inputs; now the inputs can be absent."""
+    """Leave out the inputs that empty tensors stood for."""
     if query.attribute(node, "coordinate_transformation_mode", "") == "tf_half_pixel_for_nn":
         raise _refuse(node, "the mode tf_half_pixel_for_nn has no successor", 13)
     for index in (1, 2):
@@ -189,7 +189,7 @@ def _resize_13(edit: Editor, node: ir.Node) -> None:
 
 @_adapts(13, "Softmax", "LogSoftmax", "Hardmax")
 def _softmax_13(edit: Editor, node: ir.Node) -> None:
-    """Until opset 12 all axes from ``axis`` on were one; since 13 ``axis`` is one axis."""
+    """Write what until opset 12 ran over all axes from ``axis`` on with the one axis of opset 13."""
     axis = int(query.attribute(node, "axis", 1))
     dims = query.shape(node.inputs[0])
     if dims is not None:
@@ -246,7 +246,7 @@ def _dft_20(edit: Editor, node: ir.Node) -> None:
 
 @_adapts(21, "GroupNormalization")
 def _group_norm_21(edit: Editor, node: ir.Node) -> None:
-    """Scale and bias, one per group until opset 20, are one per channel since."""
+    """Give each channel the scale and bias that each group had until opset 20."""
     dims, groups = query.shape(node.inputs[0]), int(query.attribute(node, "num_groups", 1))
     channels = dims[1] if dims is not None and len(dims) > 1 else None
     for index, name in ((1, "scale"), (2, "bias")):

@@ -109,7 +109,7 @@ def _channels(node: ir.Node, shape: tuple[int | None, ...]) -> int | None:
 
 
 def _scaled(node: ir.Node, weight: Doubles, scale: Doubles) -> Doubles:
-    """The weight with each output channel scaled; a transposed convolution's channels lie group by group."""
+    """Return the weight with each output channel scaled; those of ConvTranspose lie group by group."""
     tail = (1,) * (weight.ndim - 2)
     if node.op_type == "Conv":
         return weight * scale.reshape(-1, 1, *tail)
@@ -119,7 +119,7 @@ def _scaled(node: ir.Node, weight: Doubles, scale: Doubles) -> Doubles:
 
 
 def after_convolution(layer: ir.Node, value: ir.Value, reader: ir.Node) -> Affine | None:
-    """What the reader of a convolution's result, or of what was made of it, does to each of its channels."""
+    """Return what a reader of a convolution's result, or behind it, does to each of its channels."""
     if reader.domain or reader.graph is not layer.graph:
         return None
     if reader.op_type == "BatchNormalization":

@@ -83,7 +83,7 @@ def _factored(
 def _factored_with(
     value: ir.Value | None, x: ir.Value, tail: list[ir.Node]
 ) -> tuple[list[ir.Node], ir.Value] | None:
-    """``1 + c·x²`` for a given ``x``."""
+    """Return the nodes of ``1 + c·x²`` for a given ``x``, and ``x``."""
     total = made_by(value, "Add")
     square = operand_beside(total, 1.0)
     if total is None or square is None:
@@ -103,7 +103,7 @@ def _factored_with(
 
 
 def _cubic_sum(total: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
-    """``x + c·x³``."""
+    """Return the nodes of ``x + c·x³``, and ``x``."""
     for left, right in ((0, 1), (1, 0)):
         x, cubic = total.inputs[left], scaled(total.inputs[right], _CUBE)
         if x is None or cubic is None:
@@ -199,7 +199,7 @@ def layer_norm(node: ir.Node) -> Composition | None:
 
 
 def _spread(root: ir.Node) -> tuple[list[ir.Node], ir.Value, float, tuple[int, ...]] | None:
-    """``√(mean(d²) + ε)``: its nodes, ``d``, ``ε`` and the axes from the end."""
+    """Return the nodes of ``√(mean(d²) + ε)``, ``d``, ``ε`` and the axes from the end."""
     total = made_by(root.inputs[0], "Add")
     if total is None:
         return None

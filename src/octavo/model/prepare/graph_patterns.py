@@ -70,7 +70,7 @@ def operand_beside(node: ir.Node | None, number: float) -> ir.Value | None:
 
 
 def scaled(value: ir.Value | None, factor: float) -> tuple[ir.Node, ir.Value] | None:
-    """``(node, x)`` where the value is ``x · factor``, spelt as a product or as a quotient."""
+    """Return ``(node, x)`` where the value is ``x · factor``, spelt as a product or as a quotient."""
     product = made_by(value, "Mul")
     source = operand_beside(product, factor)
     if product is not None and source is not None:
@@ -91,7 +91,7 @@ def scaling(node: ir.Node | None, value: ir.Value, factor: float) -> bool:
 
 
 def product_of(start: ir.Value, x: ir.Value, factor: float) -> list[ir.Node] | None:
-    """The nodes that make ``start · x · factor`` from ``start``, in any association; the last is the result.
+    """Return the nodes that make ``start · x · factor`` from ``start``, in any order; the last gives it.
 
     ``(start · x) · f``, ``(start · f) · x`` and ``start · (x · f)``, with ``f`` as a product or a quotient.
     """

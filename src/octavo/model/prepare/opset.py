@@ -86,7 +86,7 @@ def oldest_with(op_type: str, kind: str, opset: int) -> int:
 
 
 def _since(op_type: str, opset: int) -> int | None:
-    """The version of an operator that an opset has; None where it is gone, or made of other operators."""
+    """Return the version of an operator in an opset; None where it is gone, or made of other operators."""
     try:
         schema = onnx.defs.get_schema(op_type, opset)
     except onnx.defs.SchemaError:

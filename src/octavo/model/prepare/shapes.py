@@ -154,7 +154,7 @@ def _open(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
 
 
 def _better(old: int | ir.SymbolicDim, new: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
-    """A number beats a symbol, a symbol beats nothing; what was there beats its equal."""
+    """Return the better known size: a number before a symbol before nothing; of equals, the old one."""
     if isinstance(old, int) or isinstance(new, int) or old.value is not None:
         return old if isinstance(old, int) or not isinstance(new, int) else new
     return new if new.value is not None else old

@@ -44,7 +44,7 @@ def widen(model: ir.Model) -> int:
 
 
 def float32_names(model: ir.Model) -> dict[str, str]:
-    """Inputs and outputs of a model that was widened, and the names of the same tensors in float32."""
+    """Return inputs and outputs of a model that was widened, and the names of the same tensors in float32."""
     found: dict[str, str] = {}
     for value in model.graph.inputs:
         for node, _ in value.uses() if value.dtype in NARROW else ():
@@ -125,7 +125,7 @@ def _borders(model: ir.Model) -> list[tuple[ir.Node, ir.Value]]:
 
 
 def _float32(content: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
-    """Values in float32; what only a double can hold becomes the largest float32 rather than infinite."""
+    """Return values in float32; what is beyond it becomes the largest float32 rather than infinite."""
     if content.dtype != np.float64:
         return content.astype(np.float32)
     top = float(np.finfo(np.float32).max)
@@ -197,7 +197,7 @@ def _is_cast_to_wide(node: ir.Node) -> bool:
 
 
 def _before_output(edit: Editor, value: ir.Value, kind: ir.DataType | None) -> None:
-    """A Cast that gives an output its type back, under its name."""
+    """Put a Cast before an output that gives it its type back, under its name."""
     graph = edit.model.graph
     name = value.name or ""
     value.name = edit.values.claim(f"{name}_float")

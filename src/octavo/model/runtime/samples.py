@@ -25,7 +25,7 @@ _PIECE = 1 << 20  # elements that are drawn at a time
 
 
 def specs_of(model: ir.Model) -> list[InputSpec]:
-    """The inputs of a model in memory, as a session would name them: old models list their weights too."""
+    """Return the inputs of a model as a session names them: old models list their weights too."""
     from octavo.model.runtime.session import InputSpec
 
     found = []

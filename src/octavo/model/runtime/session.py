@@ -342,7 +342,7 @@ NO_SPINNING = {"session.intra_op.allow_spinning": "0"}  # threads that wait for 
 
 
 def optimized(model: ir.Model | str | Path, level: str = "all") -> ir.Model:
-    """The graph as the runtime rewrites it at an optimization level: basic, extended, layout or all."""
+    """Return the graph as the runtime rewrites it at a level: basic, extended, layout or all."""
     from octavo.model.files.io import load
 
     levels = {"basic": "BASIC", "extended": "EXTENDED", "layout": "LAYOUT", "all": "ALL"}

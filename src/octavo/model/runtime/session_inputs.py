@@ -144,7 +144,7 @@ def check(model: ir.Model | str | Path) -> None:
 
 
 def _checkable(model: ir.Model) -> onnx.ModelProto:
-    """The model as the checker wants it: large weights as inputs, and a shape on every input and output.
+    """Return the model as the checker wants it: large weights as inputs, and a shape on every end.
 
     The checker takes no value whose rank is unknown, which is allowed all the same. Operators of the default
     domain that it does not know, such as SimplifiedLayerNormalization, are left to the runtime.
