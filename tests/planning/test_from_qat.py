@@ -325,7 +325,7 @@ def test_a_reader_that_sees_a_value_both_ways_keeps_its_pair() -> None:
     b.op("Conv", [b.fake(h, 0.06, 128), b.fake_weight("w")], "y")
     trained = b.model({"x": ["n", 3, 4, 4]}, {"y": ["n", 4, 4, 4]})
     result = octavo.convert_qat(trained)
-    assert "stay as they are" in " ".join(result.notes)
+    assert "stay in the model" in " ".join(result.notes)
     assert steps_off(trained, result, 0.05, optimize=False) < 1e-3
 
 
