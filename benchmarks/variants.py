@@ -4,18 +4,23 @@
 
     python benchmarks/variants.py --zoo ../shared/zoo --models $OCTAVO_ZOO [--whisper FOLDER] [--variants web]
 
-The folder of Whisper is made by ``benchmarks/models/whisper_base.py``. Its variants transcribe a clip of 12
-seconds; the words that differ from those of float are counted (word error rate with float as the reference).
-One clip is little evidence: a rate of zero says that the variant works, not that it never errs.
+The folder of Whisper is made by ``benchmarks/models/whisper_base.py``. It is quantized on clips of the zoo's
+speech, and transcribes others: two recordings of 16 kHz in pieces of nine seconds, varied in speed, level and
+noise. No transcripts come with them, so the word error rate is that of a variant with float as the reference.
+Two speakers are little evidence: a rate of zero says that the variant works, not that it never errs.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import itertools
 import json
 import re
 import sys
 import tempfile
+import time
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,13 +29,18 @@ import numpy as np
 import onnxruntime as ort
 
 import octavo
+from octavo.data.audio.features import LogMel
 
 sys.path.insert(0, str(Path(__file__).parent))
 from models import whisper_base
 
 MAX_TOKENS = 100
 PARTS = ("encoder_model", "decoder_model", "decoder_with_past_model")
-SUFFIXES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized", "q4": "_q4"}
+CALIBRATION = 9  # clips
+SUFFIXES = {
+    "fp32": "", "fp16": "_fp16", "q8": "_quantized", "int8": "_int8", "uint8": "_uint8", "q4": "_q4",
+    "q4f16": "_q4f16", "bnb4": "_bnb4",
+}  # fmt: skip
 
 
 def opened(path: Path) -> ort.InferenceSession:
@@ -40,12 +50,12 @@ def opened(path: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def transcribed(paths: list[Path], tokenizer: Path, sound: Any) -> str:
+def transcribed(parts: list[ort.InferenceSession], tokenizer: Path, sound: Any) -> str:
     """What three parts of Whisper hear: greedy, with a cache."""
     from tokenizers import Tokenizer
 
-    encoder, first, later = map(opened, paths)
-    (states,) = encoder.run(None, {"input_features": whisper_base.features(sound)})
+    encoder, first, later = parts
+    (states,) = encoder.run(None, {"input_features": LogMel().spectrogram(sound)[None]})
     feed = {"input_ids": np.int64([whisper_base.PROMPT]), "encoder_hidden_states": states}
     tokens: list[int] = []
     cache: dict[str, Any] = {}
@@ -68,34 +78,57 @@ def words(text: str) -> list[str]:
     return re.findall(r"[\w'-]+", text.lower())
 
 
-def word_errors(expected: list[str], found: list[str]) -> float:
-    """The word error rate: edits that turn one text into the other, as a share of its words."""
+def word_errors(expected: list[str], found: list[str]) -> int:
+    """The fewest edits that turn one text into the other."""
     row = list(range(len(found) + 1))
     for i, word in enumerate(expected, 1):
         above, row[0] = row[0], i
         for j, other in enumerate(found, 1):
             above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (word != other))
-    return row[-1] / max(len(expected), 1)
+    return row[-1]
 
 
-def whisper(source: Path, zoo: Path, output: Path, variants: str) -> None:
-    """Quantize Whisper on pieces of the clip, and transcribe the whole of it with every variant."""
-    sound = np.fromfile(zoo / "data" / "speech" / "speech_16khz_f32le.pcm", np.float32)
-    cuts = [(0, 64000), (0, 32000), (16000, 64000), (64000, None), (64000, 128000), (110000, None)]
-    prompt = np.int64([whisper_base.PROMPT])
-    data = [
-        {"input_features": whisper_base.features(sound[first:last]), "decoder_input_ids": prompt}
-        for first, last in cuts
-    ]
-    print(octavo.quantize_folder(source, data, output=output, variants=variants, threads=1))
-    tokenizer = source / "tokenizer.json"
-    reference = transcribed([source / f"{part}.onnx" for part in PARTS], tokenizer, sound)
-    print(f"\nfloat: {reference}")
+def clips(zoo: Path) -> tuple[list[Any], list[Any]]:
+    """Clips of speech to calibrate with, and others to transcribe."""
+    sys.path.insert(0, str(zoo))
+    more = importlib.import_module("more")
+    known = itertools.islice(more.calibration("dnsmos"), CALIBRATION)
+    return tuple([np.ravel(feed["input_1"]) for feed in feeds] for feeds in (known, more.test("dnsmos")))
+
+
+def write_wav(path: Path, samples: Any) -> None:
+    """A clip as a file of 16 bits at 16 kHz."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1), file.setsampwidth(2), file.setframerate(16000)
+        file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
+
+
+def whisper(source: Path, zoo: Path, work: Path, variants: str, count: int) -> None:
+    """Quantize Whisper on some clips, and transcribe others with every variant."""
+    calibration, held_back = clips(zoo)
+    sounds = work / "speech"
+    sounds.mkdir()
+    for number, samples in enumerate(calibration):
+        write_wav(sounds / f"{number}.wav", samples)
+    output = work / "whisper.out"
+    print(octavo.quantize_folder(source, sounds, output=output, variants=variants, threads=1))
+    texts: list[list[str]] = []
     for name, suffix in SUFFIXES.items():
-        paths = [output / "onnx" / f"{part}{suffix}.onnx" for part in PARTS]
-        if suffix and all(path.exists() for path in paths):
-            text = transcribed(paths, tokenizer, sound)
-            print(f"{name}: {100 * word_errors(words(reference), words(text)):.1f} % of words differ: {text}")
+        paths = [(output / "onnx" if suffix else source) / f"{part}{suffix}.onnx" for part in PARTS]
+        if not all(path.exists() for path in paths):
+            continue
+        parts, started = [opened(path) for path in paths], time.process_time()
+        found = [words(transcribed(parts, source / "tokenizer.json", sound)) for sound in held_back[:count]]
+        seconds = time.process_time() - started
+        texts = texts or found
+        total = sum(map(len, texts))
+        wrong = sum(word_errors(one, other) for one, other in zip(texts, found, strict=True))
+        size = sum(path.stat().st_size for path in paths)
+        print(
+            f"{name}: {wrong} of {total} words differ ({100 * wrong / max(total, 1):.1f} %), {seconds:.1f} s,"
+            f" {size / 1e6:.0f} MB: {' '.join(found[0])[:70]}",
+            flush=True,
+        )
 
 
 def folders(models: Path, zoo: Path, work: Path) -> Iterator[tuple[str, Path, Path]]:
@@ -124,6 +157,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="where the zoo's larger models were built")
     parser.add_argument("--whisper", type=Path, help="the folder that models/whisper_base.py wrote")
     parser.add_argument("--variants", default="web")
+    parser.add_argument("--clips", type=int, default=16, help="of speech to transcribe")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
@@ -134,7 +168,7 @@ def main() -> None:
             print(f"== {title}\n{made}\n")
         if given.whisper is not None:
             print("== whisper base")
-            whisper(given.whisper, given.zoo, work / "whisper.out", given.variants)
+            whisper(given.whisper, given.zoo, work, given.variants, given.clips)
 
 
 if __name__ == "__main__":

@@ -242,33 +242,6 @@ def decoder(weights: dict[str, Array], *, cached: bool) -> onnx.ModelProto:
     return net.model(inputs, [info("logits", ["batch_size", "tokens", WORDS]), *outputs])
 
 
-def features(sound: Array) -> Array:
-    """Log-mel features of 30 seconds at 16 kHz: windows of 400 samples, steps of 160, 80 bands."""
-    padded = np.zeros(480_000, np.float64)
-    padded[: min(len(sound), 480_000)] = sound[:480_000]
-    padded = np.pad(padded, 200, mode="reflect")
-    frames = np.lib.stride_tricks.sliding_window_view(padded, 400)[::160][: 2 * FRAMES]
-    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
-    power = np.abs(np.fft.rfft(frames * window, axis=1)) ** 2
-    bands = np.log10(np.maximum(mel_bands() @ power.T, 1e-10))
-    bands = np.maximum(bands, bands.max() - 8.0)
-    return np.asarray(((bands + 4.0) / 4.0).astype(np.float32)[None])
-
-
-def mel_bands() -> Array:
-    """Slaney's mel bands: linear up to 1 kHz, logarithmic above, each with area one."""
-
-    def hertz(mels: Array) -> Array:
-        return np.where(mels < 15, mels * 200 / 3, 1000 * np.exp((mels - 15) * np.log(6.4) / 27))
-
-    top = 15 + np.log(8.0) / (np.log(6.4) / 27)
-    edges = hertz(np.linspace(0, top, MELS + 2))
-    bins = np.fft.rfftfreq(400, 1 / 16000)
-    rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
-    falling = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
-    return np.asarray(np.maximum(0, np.minimum(rising, falling)) * (2 / (edges[2:] - edges[:-2]))[:, None])
-
-
 def build(wheels: Path, folder: Path) -> None:
     """Write the folder."""
     held: dict[str, bytes] = {}
@@ -294,7 +267,17 @@ def build(wheels: Path, folder: Path) -> None:
         "eos_token_id": END, "bos_token_id": END, "encoder_layers": LAYERS, "decoder_layers": LAYERS,
         "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS,
     }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    sound = {
+        "feature_extractor_type": "WhisperFeatureExtractor", "feature_size": MELS, "sampling_rate": 16000,
+        "n_fft": 400, "hop_length": 160, "chunk_length": 30,
+    }  # fmt: skip
+    forced = [[place, token] for place, token in enumerate(PROMPT) if place]
+    for name, settings in (
+        ("config.json", config),
+        ("preprocessor_config.json", sound),
+        ("generation_config.json", {"forced_decoder_ids": forced}),
+    ):
+        (folder / name).write_text(json.dumps(settings, indent=2))
 
 
 if __name__ == "__main__":

@@ -62,6 +62,17 @@ class ModelFolder:
         """Files that belong to the model and are not copied, as they are links to other places."""
         return tuple(path for path in self.left_out if _belongs(path))
 
+    @property
+    def forced_tokens(self) -> list[int]:
+        """The tokens that always follow the first one, such as Whisper's language and task."""
+        given = self.config.get("forced_decoder_ids")
+        found: list[int] = []
+        for pair in given if isinstance(given, list) else ():
+            if not isinstance(pair, list) or pair[:1] != [len(found) + 1] or not isinstance(pair[-1], int):
+                break  # the model says this one itself
+            found.append(pair[1])
+        return found
+
 
 def read_folder(root: Path) -> ModelFolder:
     """Look through a folder."""

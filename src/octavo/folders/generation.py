@@ -119,7 +119,7 @@ class _Generation:
         folder = self.pipeline.folder
         for name in ("decoder_start_token_id", "bos_token_id", "eos_token_id"):
             if (token := folder.token(name)) is not None:
-                return np.array([[token]], np.int64)
+                return np.array([[token, *folder.forced_tokens]], np.int64)
         return np.zeros((1, 1), np.int64)
 
     def sample_prompt(self, rng: np.random.Generator) -> None:

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from octavo.data.audio.features import features_of
+from octavo.data.audio.wav import SUFFIXES as SOUND_SUFFIXES
+from octavo.data.audio.wav import read_wav, wavs_below
 from octavo.data.images.image_decoding import SUFFIXES as IMAGE_SUFFIXES
 from octavo.data.images.preprocessing import standardized
 from octavo.data.readers import source_of
@@ -20,7 +23,7 @@ from octavo.data.readers.text_files import Text, encode, lines, open_tokenizer, 
 from octavo.errors import DataError, ModelError, RecipeError, closest
 from octavo.folders.discovery import MAX_TOKENS, ModelFolder
 from octavo.folders.feed_store import Array
-from octavo.folders.parts import IDS, PIXELS, Part
+from octavo.folders.parts import IDS, PIXELS, SOUND, Part
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.runtime.samples import sample_inputs
@@ -81,8 +84,31 @@ def _read(
                 f"{path} holds texts, and {folder.root} has no tokenizer.json; give a tokenizer, or arrays."
             )
         yield from _texts(path, place, max_length, column)
+    elif path is not None and (sounds := _sounds(path)):
+        yield from _heard(folder, sounds)
     else:
         yield from _arrays(folder, data)
+
+
+def _sounds(path: Path) -> list[Path]:
+    """The WAV files that a path names, or that a folder holds."""
+    if path.is_dir():
+        return wavs_below(path)
+    return [path] if path.suffix.lower() in SOUND_SUFFIXES else []
+
+
+def _heard(folder: ModelFolder, sounds: list[Path]) -> Iterator[Sample]:
+    """Clips as ``preprocessor_config.json`` says, a sample for each piece that the model hears at once."""
+    name = next((one for part in folder.parts for one in part.input_names if one in SOUND), None)
+    if name is None:
+        raise DataError(
+            f"{sounds[0]} holds sound, and no part of {folder.root} has an input for it ({', '.join(SOUND)});"
+            " give the inputs of the model as arrays (.npz)."
+        )
+    features = features_of(folder.config)
+    for sound in sounds:
+        for array in features.inputs(read_wav(sound)):
+            yield {name: array}
 
 
 def _texts(texts: Any, tokenizer: Path, max_length: int | None, column: str | None) -> Iterator[Sample]:
@@ -137,7 +163,7 @@ def _numbers(folder: ModelFolder, name: str) -> tuple[float, ...] | None:
 
 def _of_part(folder: ModelFolder, name: str, data: Any) -> Iterator[Sample]:
     part = find_part(folder, name)
-    if isinstance(data, str | Path) and Path(data).suffix.lower() in TEXT_SUFFIXES:
+    if isinstance(data, str | Path) and (Path(data).suffix.lower() in TEXT_SUFFIXES or _sounds(Path(data))):
         return _read(folder, data, None, None, None)
     return (dict(sample) for sample in source_of(data, part.inputs).portion())
 

@@ -39,7 +39,9 @@ CARRIES_MASKS = frozenset(
 # Functions that repeat themselves: an error of their argument is as large in their result.
 ANGLES = frozenset({"Sin", "Cos", "Tan"})
 # Operators between positions or times and the angles that are made of them.
-KEEPS_ANGLES = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "Sum", "CumSum", "Mod"}) | MAKE_VALUES
+KEEPS_ANGLES = MAKE_VALUES | frozenset(
+    {"Add", "Sub", "Mul", "Div", "Neg", "Sum", "CumSum", "Mod", "MatMul", "Gemm", "Einsum"}
+)
 # Operators whose result may be much smaller than what they read.
 DIFFERENCES = frozenset({"Add", "Sub", "Sum"})
 # Operators whose result has the type that an attribute says.
