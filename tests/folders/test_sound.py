@@ -71,6 +71,7 @@ def test_one_clip_is_a_sample_for_each_piece_that_the_model_hears(tmp_path: Path
         ([[1, None], [2, 9]], [1]),  # the model finds the language itself
         ([[2, 9]], [1]),
         ("nonsense", [1]),
+        ([[1], [1, -5], [1, True], 7], [1]),
         (None, [1]),
     ],
 )

@@ -18,7 +18,7 @@ from octavo.folders.variants import SUFFIXES
 
 MAX_PARTS = 64  # of one folder; the largest pipelines in use have a dozen
 MAX_TOKENS = 1 << 31  # in a vocabulary
-_MOST_CONFIG = 64 << 20  # bytes of a configuration file
+MOST_CONFIG = 64 << 20  # bytes of a configuration file
 _CONFIGS = ("config.json", "generation_config.json", "genai_config.json", "preprocessor_config.json")
 _BESIDE = (".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".bpe", ".md", ".yaml", ".yml")
 _PLAIN_NAMES = ("LICENSE", "NOTICE", "COPYING")
@@ -52,10 +52,7 @@ class ModelFolder:
     def token(self, name: str) -> int | None:
         """A token's id by the name of its setting, such as ``eos_token_id``; of several the first."""
         value = self.config.get(name)
-        value = value[0] if isinstance(value, list) and value else value
-        if not isinstance(value, int) or isinstance(value, bool):
-            return None
-        return value if 0 <= value < MAX_TOKENS else None
+        return _token(value[0] if isinstance(value, list) and value else value)
 
     @property
     def links(self) -> tuple[Path, ...]:
@@ -68,10 +65,18 @@ class ModelFolder:
         given = self.config.get("forced_decoder_ids")
         found: list[int] = []
         for pair in given if isinstance(given, list) else ():
-            if not isinstance(pair, list) or pair[:1] != [len(found) + 1] or not isinstance(pair[-1], int):
+            token = _token(pair[1]) if isinstance(pair, list) and len(pair) == 2 else None
+            if token is None or pair[0] != len(found) + 1:
                 break  # the model says this one itself
-            found.append(pair[1])
+            found.append(token)
         return found
+
+
+def _token(value: object) -> int | None:
+    """What a configuration gives as a token's id, if it can be one."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value < MAX_TOKENS else None
 
 
 def read_folder(root: Path) -> ModelFolder:
@@ -138,7 +143,7 @@ def _configuration(root: Path) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """Return a configuration file, which may come from anybody."""
     try:
-        read = files.read_json(path, _MOST_CONFIG)
+        read = files.read_json(path, MOST_CONFIG)
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} can't be read as JSON: {error}. Mend it, or take it away.") from error
     if not isinstance(read, dict):

@@ -19,8 +19,9 @@ from octavo.data.images.preprocessing import standardized
 from octavo.data.readers import source_of
 from octavo.data.readers.image_files import images, images_below
 from octavo.data.readers.text_files import SUFFIXES as TEXT_SUFFIXES
-from octavo.data.readers.text_files import Text, encode, lines, open_tokenizer, tokenizer_file
+from octavo.data.readers.text_files import Text, encode, open_tokenizer, rows, tokenizer_file
 from octavo.errors import DataError, ModelError, RecipeError, closest
+from octavo.folders.chat import ChatTemplate
 from octavo.folders.discovery import MAX_TOKENS, ModelFolder
 from octavo.folders.feed_store import Array
 from octavo.folders.parts import IDS, PIXELS, SOUND, Part
@@ -76,14 +77,14 @@ def _read(
 ) -> Iterator[Sample]:
     path = Path(data) if isinstance(data, str | Path) else None
     if isinstance(data, Text):
-        yield from _texts(data.texts, data.tokenizer, data.max_length, data.column)
+        yield from _texts(data.texts, data.tokenizer, data.max_length, data.column, ChatTemplate(folder))
     elif path is not None and path.suffix.lower() in TEXT_SUFFIXES:
         place = Path(tokenizer) if tokenizer is not None else folder.tokenizer
         if place is None:
             raise DataError(
                 f"{path} holds texts, and {folder.root} has no tokenizer.json; give a tokenizer, or arrays."
             )
-        yield from _texts(path, place, max_length, column)
+        yield from _texts(path, place, max_length, column, ChatTemplate(folder))
     elif path is not None and (sounds := _sounds(path)):
         yield from _heard(folder, sounds)
     else:
@@ -111,13 +112,21 @@ def _heard(folder: ModelFolder, sounds: list[Path]) -> Iterator[Sample]:
             yield {name: array}
 
 
-def _texts(texts: Any, tokenizer: Path, max_length: int | None, column: str | None) -> Iterator[Sample]:
+def _texts(
+    texts: Any, tokenizer: Path, max_length: int | None, column: str | None, chat: ChatTemplate
+) -> Iterator[Sample]:
     file = tokenizer_file(tokenizer)
     loaded = open_tokenizer(file)
     loaded.no_padding()
     loaded.enable_truncation(max_length or MAX_LENGTH)
-    for _, line in lines(texts, column):
-        (found,) = encode(loaded, [line], file)
+    for place, row in rows(texts, column):
+        is_chat = isinstance(row, list)
+        text = chat.text(row, place) if is_chat else row
+        if not isinstance(text, str):
+            raise DataError(f"{place} is a {type(text).__name__}; it must be a text or a conversation.")
+        if not text.strip():
+            continue
+        (found,) = encode(loaded, [text], file, special=not is_chat)  # a template writes them itself
         if found.ids:
             yield {
                 "input_ids": np.array([found.ids], np.int64),

@@ -1,8 +1,8 @@
 """What models of speech read, as ``preprocessor_config.json`` of their folder says.
 
 Whisper reads log-mel spectrograms: power spectra of windows of 25 ms every 10 ms, summed by triangles on the
-mel scale, as ``log10``, no lower than 8 below the highest, and moved into about −1 … 1. wav2vec 2.0 and its
-kin read the waveform, with a mean of 0 and a deviation of 1.
+mel scale, as ``log10``, no lower than 8 below the highest, and moved into about −1 … 1. wav2vec 2.0 and
+models like it read the waveform, with a mean of 0 and a deviation of 1.
 """
 
 from __future__ import annotations

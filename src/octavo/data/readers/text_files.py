@@ -216,21 +216,27 @@ def _library_errors(what: str, advice: str) -> Iterator[None]:
         raise DataError(f"{what}: {error}. {advice}") from error
 
 
-def encode(tokenizer: Any, texts: Sequence[str], path: Path) -> list[Any]:
-    """Return the texts as the tokenizer encodes them."""
+def encode(tokenizer: Any, texts: Sequence[str], path: Path, *, special: bool = True) -> list[Any]:
+    """Return the texts as the tokenizer encodes them, with the tokens that it adds unless said otherwise."""
     with _library_errors(f"The tokenizer {path} fails on a text", "Give another tokenizer.json."):
-        return list(tokenizer.encode_batch(list(texts)))
+        return list(tokenizer.encode_batch(list(texts), add_special_tokens=special))
 
 
 def lines(texts: Path | tuple[str, ...], column: str | None) -> Iterator[tuple[str, str]]:
     """Give the place of each text, and the text; blank ones are left out."""
+    for place, one in rows(texts, column):
+        if not isinstance(one, str):
+            raise DataError(f"{place} is a {type(one).__name__}; it must be a text.")
+        if one.strip():
+            yield place, one
+
+
+def rows(texts: Path | tuple[str, ...], column: str | None) -> Iterator[tuple[str, Any]]:
+    """Give the place of each row, and what it holds: a text, or whatever else a ``.jsonl`` file has."""
     found = _in_file(texts, column) if isinstance(texts, Path) else enumerate(texts, 1)
     name = f"{texts}, line" if isinstance(texts, Path) else "text"
     for number, one in found:
-        if not isinstance(one, str):
-            raise DataError(f"{name} {number} is a {type(one).__name__}; it must be a text.")
-        if one.strip():
-            yield f"{name} {number}", one
+        yield f"{name} {number}", one
 
 
 def _in_file(path: Path, column: str | None) -> Iterator[tuple[int, Any]]:
@@ -244,7 +250,8 @@ def _in_file(path: Path, column: str | None) -> Iterator[tuple[int, Any]]:
             if suffix == ".jsonl":
                 for number, line in enumerate(stream, 1):
                     if line.strip():
-                        yield number, _cell(json.loads(line), column or "text", f"{path}, line {number}")
+                        row = json.loads(line)
+                        yield number, _cell(row, column or _column_of(row), f"{path}, line {number}")
             elif suffix in (".csv", ".tsv"):
                 table = csv.DictReader(stream, delimiter="\t" if suffix == ".tsv" else ",")
                 for row in table:
@@ -253,6 +260,12 @@ def _in_file(path: Path, column: str | None) -> Iterator[tuple[int, Any]]:
                 yield from ((number, line.rstrip("\r\n")) for number, line in enumerate(stream, 1))
     except (OSError, ValueError, RecursionError, csv.Error) as error:
         raise DataError(f"{path} can't be read as text: {error}.") from error
+
+
+def _column_of(row: Any) -> str:
+    """The column that holds the text, or else the conversation."""
+    is_conversation = isinstance(row, dict) and "text" not in row and isinstance(row.get("messages"), list)
+    return "messages" if is_conversation else "text"
 
 
 def _cell(row: Any, column: str, where: str) -> Any:
