@@ -331,3 +331,13 @@ def test_wrong_requests_say_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no ONNX file"):
         (tmp_path / "empty").mkdir()
         quantized(tmp_path / "empty", tmp_path / "out")
+
+
+def test_a_folder_for_genai_is_told_which_file_its_configuration_opens(tmp_path: Path) -> None:
+    source = decoder(tmp_path / "source")
+    (source / "genai_config.json").write_text(json.dumps({"model": {"decoder": {"filename": "model.onnx"}}}))
+    named = quantized(source, tmp_path / "named", variants="q8")
+    assert any("genai_config.json" in note for note in named.notes)
+    chosen = quantized(source, tmp_path / "chosen", variants="auto")
+    assert not any("genai_config.json" in note for note in chosen.notes)
+    assert "onnx/model.onnx" in contents(tmp_path / "chosen")

@@ -241,6 +241,11 @@ def _result(run: _Run, trials: Sequence[Trial], target: Path, given: FolderData)
         )
     elif len(given.samples) == 1:
         notes.append("one sample alone serves for calibration and for comparing; give more")
+    if run.folder.is_for_genai and not run.auto:
+        notes.append(
+            "onnxruntime-genai opens the files that genai_config.json names: give a variant one of those"
+            " names, or use --variants auto, which does"
+        )
     known = [part for part in run.folder.parts if part.role is Role.MODEL]
     if known:
         notes.append(f"taken as plain models: {', '.join(part.name for part in known)}")
