@@ -91,7 +91,7 @@ def task_fragile(payload: Figures) -> Figures:
 def task_fidelity(payload: Figures) -> Figures:
     """The signal to noise ratio of the outputs, of the part that has the lowest, on a few samples."""
     import_octavo()
-    from octavo.tuning.fidelity import judged, parts_of, tallies
+    from octavo.tuning.fidelity import judged, outputs_of, tallies
 
     model = payload["model"]
     feeds = list(islice(speed_feeds(payload["zoo"], model), SEEN))
@@ -100,24 +100,25 @@ def task_fidelity(payload: Figures) -> Figures:
     wanted, found = (
         [dict(zip(names, session.run(names, feed), strict=True)) for feed in feeds] for session in sessions
     )
-    parts = parts_of(wanted)
-    sums = [tallies(parts, *three) for three in zip(wanted, found, feeds, strict=True)]
-    return {"sqnr_db": judged(parts, sums).sqnr_db}
+    outputs = outputs_of(wanted, feeds[0])
+    sums = [tallies(outputs, *three) for three in zip(wanted, found, feeds, strict=True)]
+    return {"sqnr_db": judged(outputs, sums).sqnr_db}
 
 
 def with_pattern(plan: Any, source: Path, pattern: Pattern) -> Any:
     """The plan with the nodes of a pattern quantized too."""
-    from octavo import pipeline
     from octavo.core.plan import Quantized
     from octavo.model.files import io
     from octavo.model.graph import query
+    from octavo.model.prepare import PrepareOptions
+    from octavo.pipeline.prepare import ready
 
     found = re.compile(pattern.nodes)
     chosen = {one.node for one in plan.skipped if found.search(f"{one.node} {one.op_type}: {one.reason}")}
     if not chosen:
         raise TaskError("the pattern matches no node that the plan leaves float")
     model = io.load(source)
-    pipeline.ready(model, plan.opset, pipeline.PrepareOptions())
+    ready(model, plan.opset, PrepareOptions())
     entries, nodes = dict(plan.entries), dict(plan.nodes)
     for node in query.nodes(model):
         if node.name in chosen:

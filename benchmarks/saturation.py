@@ -88,11 +88,11 @@ def windows(x: np.ndarray, node: Any, zero: int, kernel: tuple[int, int]) -> np.
 
 def layers(model: Any, feeds: list[dict[str, np.ndarray]]) -> Iterator[Layer]:
     """Every layer that adds pairs, on every image."""
-    from octavo.linting.view import View, stored
+    from octavo.linting.view import LintedModel, stored
     from octavo.model.runtime.session import Session
     from octavo.targets import target
 
-    view = View(model, target("ort-cpu-avx2"))
+    view = LintedModel(model, target("ort-cpu-avx2"))
     found = [p for p in view.products if p.x is not None and p.w is not None and stored(p.w) is not None]
     names = list(dict.fromkeys(p.x.inputs[0].name for p in found))
     session = Session.open(model, optimize=False, outputs=names, threads=1)

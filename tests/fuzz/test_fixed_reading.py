@@ -103,7 +103,7 @@ def test_made_up_numbers_do_not_depend_on_the_pieces_they_are_drawn_in(
               "z": (0.5 * rng.standard_normal((2, 2))).astype(np.float32)}  # fmt: skip
     for piece in (1, 4, 1 << 20):
         monkeypatch.setattr(samples, "_PIECE", piece)
-        found = samples.make(specs, 4, {})
+        found = samples.sample_inputs(specs, seed=4)
         for name, array in wanted.items():
             np.testing.assert_array_equal(found[name], array)
 
@@ -114,7 +114,7 @@ def test_made_up_inputs_that_memory_does_not_hold_are_a_sentence(monkeypatch: py
 
     monkeypatch.setattr(samples, "_fill", full)
     with pytest.raises(DataError, match="samples of your own"):
-        samples.make([InputSpec("x", np.dtype(np.float32), (1,))], 0, {})
+        samples.sample_inputs([InputSpec("x", np.dtype(np.float32), (1,))])
 
 
 def test_an_input_of_an_undefined_type_is_refused() -> None:

@@ -9,10 +9,10 @@ import shutil
 from random import Random
 from zlib import crc32
 
+import octavo
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import models
-from octavo import api
 from octavo.data.readers.random_samples import random_data
 from octavo.errors import OctavoError
 from octavo.model.prepare import PrepareOptions
@@ -40,7 +40,7 @@ def one(data: bytes) -> None:
     source.write_bytes(data)
     effort = ("standard", "search")[crc32(data) % 2]
     try:
-        api.quantize(
+        octavo.quantize(
             source, random_data(4), output=out / "made.onnx", effort=effort, time_limit=2, threads=1,
             engine="serial", prepare=PrepareOptions(symbolic_shapes=False),
         )  # fmt: skip

@@ -5,14 +5,15 @@ from __future__ import annotations
 from random import Random
 from zlib import crc32
 
+import octavo
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import models
-from octavo import api
 from octavo.comparison import compare
 from octavo.data.readers.random_samples import random_data
 from octavo.errors import OctavoError
 from octavo.evaluation import evaluate
+from octavo.model.files import io
 
 SCOPE = ("comparison", "evaluation/tasks/agreement.py", "evaluation/evaluator.py")
 SECONDS = 30.0
@@ -23,10 +24,10 @@ def seeds() -> list[bytes]:
     found = list(made.models())
     for data in found[:3]:
         try:
-            result = api.quantize(data, random_data(2), effort="plain", threads=1)
+            result = octavo.quantize(data, random_data(2), effort="plain", threads=1)
         except OctavoError:
             continue
-        found.append(api.io.to_bytes(result.model))
+        found.append(io.to_bytes(result.model))
     return found
 
 

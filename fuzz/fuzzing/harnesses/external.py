@@ -15,6 +15,7 @@ from fuzzing import seeds as made
 from fuzzing.mutations import models, raw
 from octavo.errors import OctavoError
 from octavo.model.files import io
+from octavo.model.graph import query
 
 SCOPE = (
     "model/files/external.py",
@@ -138,7 +139,7 @@ def one(data: bytes) -> None:
     for source, base in ((data, home), (path, None), (data, None)):
         try:
             loaded = io.load(source, base_dir=base)
-            for tensor in io.tensors(loaded):
+            for tensor in query.tensors(loaded):
                 if b"secret!!" in tensor.tobytes():
                     raise guard.FindingError("breach", "a weight holds what lies outside of the folder")
         except OctavoError:

@@ -10,10 +10,10 @@ import json
 from random import Random
 from zlib import crc32
 
+import octavo
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import models
-from octavo import api
 from octavo.data.readers.random_samples import random_data
 from octavo.errors import OctavoError
 from octavo.linting import lint
@@ -32,7 +32,7 @@ def seeds() -> list[bytes]:
         for way in ({"style": "qdq"}, {"style": "qoperator"}, {}):
             data = random_data(2) if way else None
             try:
-                result = api.quantize(given, data, threads=1, engine="serial", **way)
+                result = octavo.quantize(given, data, threads=1, engine="serial", **way)
             except OctavoError:
                 continue
             found.append(io.to_bytes(result.model))

@@ -9,6 +9,7 @@ from fuzzing import seeds as made
 from fuzzing.mutations import models
 from octavo.errors import OctavoError
 from octavo.model.files import io
+from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
 from octavo.reporting import inspection
 
@@ -33,7 +34,7 @@ def one(data: bytes) -> None:
     """Load; what was loaded can be written and loaded again, and is the same model."""
     try:
         loaded = io.load(data)
-        for tensor in io.tensors(loaded):
+        for tensor in query.tensors(loaded):
             tensor.numpy()
         inspection.inspect(loaded)
         mark = io.fingerprint(loaded)

@@ -14,7 +14,7 @@ from octavo.data.readers.image_files import Images
 from octavo.errors import OctavoError
 from octavo.model.runtime.session import InputSpec
 
-SCOPE = ("data/readers/image_files.py", "data/images/decoding.py",
+SCOPE = ("data/readers/image_files.py", "data/images/image_decoding.py",
          "data/images/preprocessing.py", "data/images/input_layout.py")  # fmt: skip
 SECONDS = 20.0
 

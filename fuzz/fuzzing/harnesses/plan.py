@@ -9,10 +9,10 @@ from zlib import crc32
 
 import numpy as np
 
+import octavo
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import tree
-from octavo import api
 from octavo.core.plan import Plan
 from octavo.errors import OctavoError
 
@@ -31,9 +31,9 @@ _WORDS = ("x", "w", "h", "y", "m", "a", "Measured", "Bounded", "Shared", "Derive
 def seeds() -> list[bytes]:
     """Plans of the small dense model, in each style."""
     model = made.models()[0]
-    found = [api.plan(model, style=style) for style in ("qdq", "qoperator")]
-    found += [api.plan(model, name) for name in ("W8A8", "W8A16", "W4A16", "FP8")]
-    found += [api.plan(model, static=False)]
+    found = [octavo.plan(model, style=style) for style in ("qdq", "qoperator")]
+    found += [octavo.plan(model, name) for name in ("W8A8", "W8A16", "W4A16", "FP8")]
+    found += [octavo.plan(model, static=False)]
     return [json.dumps(plan.to_dict()).encode() for plan in found]
 
 
@@ -67,6 +67,6 @@ def _carry_out(plan: Plan) -> None:
     """With the numbers of a calibration, as ``octavo quantize --plan`` does it."""
     data = [{"x": np.linspace(-2, 2, 16, dtype=np.float32).reshape(2, 8)}]
     try:
-        api.quantize(made.models()[0], data, plan=plan, threads=1, engine="serial")
+        octavo.quantize(made.models()[0], data, plan=plan, threads=1, engine="serial")
     except OctavoError:
         return

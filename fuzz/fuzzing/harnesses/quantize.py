@@ -13,10 +13,11 @@ from zlib import crc32
 
 import onnx
 
+import octavo
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import models
-from octavo import api
+from octavo.core.effort import best_path
 from octavo.data.readers.random_samples import random_data
 from octavo.errors import OctavoError
 from octavo.model.prepare import PrepareOptions
@@ -57,7 +58,7 @@ def one(data: bytes) -> None:
     source.write_bytes(data)
     samples = random_data(way.pop("data")) if "data" in way else None
     try:
-        api.quantize(
+        octavo.quantize(
             source, samples, output=out / "made.onnx", threads=1, engine="serial",
             prepare=PrepareOptions(symbolic_shapes=False), **way,
         )  # fmt: skip
@@ -68,7 +69,7 @@ def one(data: bytes) -> None:
         raise guard.FindingError("write", "the input was changed")
     written = out / "made.onnx"
     if not written.exists():  # the result misses what is required of it
-        written = api.best_path(written)
+        written = best_path(written)
     _check_same_ends(onnx.load(source, load_external_data=False), onnx.load(written))
 
 

@@ -9,10 +9,10 @@ from zlib import crc32
 
 import yaml
 
+import octavo
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import raw, tree
-from octavo import api
 from octavo.core.recipe import PRESETS, Recipe
 from octavo.errors import OctavoError
 from octavo.targets import target
@@ -101,6 +101,6 @@ def one(data: bytes) -> None:
 def _plan(recipe: Recipe) -> None:
     for model in made.models()[:2]:
         try:
-            api.plan(model, recipe, target=recipe.target)
+            octavo.plan(model, recipe, target=recipe.target)
         except OctavoError:
             continue

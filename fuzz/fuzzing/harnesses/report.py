@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+import octavo
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import tree
-from octavo import api
 from octavo.comparison import compare
 from octavo.errors import OctavoError
 from octavo.evaluation import bench
@@ -34,7 +34,7 @@ def seeds() -> list[bytes]:
     """A result of each kind, about the small dense model."""
     model = made.models()[0]
     data = [{"x": np.linspace(-2, 2, 16, dtype=np.float32).reshape(2, 8)} for _ in range(4)]
-    result = api.quantize(model, data, threads=1, engine="serial", histograms=True)
+    result = octavo.quantize(model, data, threads=1, engine="serial", histograms=True)
     found = [
         details.full(result, "m.onnx"),
         result.to_dict(),

@@ -14,10 +14,11 @@ from zlib import crc32
 
 import numpy as np
 
+import octavo
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import raw, tree
-from octavo import api, calibration, pipeline
+from octavo import calibration, pipeline
 from octavo.calibration import saved
 from octavo.calibration.engines import engine_of
 from octavo.calibration.statistics import KINDS
@@ -42,8 +43,8 @@ def seeds() -> list[bytes]:
     rng = np.random.default_rng(0)
     data = [{"x": rng.standard_normal((2, 8)).astype(np.float32)} for _ in range(3)]
     model = made.models()[0]
-    plain = api.calibrate(model, api.plan(model), data, threads=1, engine="serial")
-    every = api.calibrate(model, api.plan(model), data, threads=1, engine="serial", every_method=True)
+    plain = octavo.calibrate(model, octavo.plan(model), data, threads=1, engine="serial")
+    every = octavo.calibrate(model, octavo.plan(model), data, threads=1, engine="serial", every_method=True)
     return [plain.to_bytes(), every.to_bytes(), *_of_needs(model, data)]
 
 

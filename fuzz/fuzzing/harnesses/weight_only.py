@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 from zlib import crc32
 
+import octavo
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import models
-from octavo import api
 from octavo.errors import OctavoError
 from octavo.model.prepare import PrepareOptions
 from octavo.quantization.matmul_bnb4_quantizer import MatMulBnb4Quantizer
@@ -43,7 +43,7 @@ def one(data: bytes) -> None:
     try:
         if way < 2:
             options = PrepareOptions(symbolic_shapes=False)
-            api.quantize(source, output=out, recipe=("W4", "W4A16")[way], threads=1, prepare=options)
+            octavo.quantize(source, output=out, recipe=("W4", "W4A16")[way], threads=1, prepare=options)
         elif way == 2:
             quantizer = MatMulNBitsQuantizer(str(source), block_size=32)
             quantizer.process()
