@@ -11,7 +11,7 @@ import pytest
 import octavo
 from octavo.core.progress import WHOLE_RUN
 from octavo.model.files import io
-from octavo.tuning.forecast import LARGEST_CORRECTION, TIMING, Forecast, Work, weight_products
+from octavo.tuning.forecast import LARGEST_CORRECTION, TIMING, TIMING_FACTOR, Forecast, Work, weight_products
 from tuning.nets import conv_and_linear, samples
 
 Told = list[tuple[str, int, int | None]]
@@ -79,11 +79,12 @@ def test_timing_is_corrected_by_timing_alone() -> None:
     forecast = forecast_of(clock)
     timing, making = Work(timed=3, seconds=8.0), Work(made=2)
     forecast.begin(timing, [making])
-    making_seconds = forecast.seconds_left - 8.0
+    timing_seconds = 8.0 * TIMING_FACTOR
+    making_seconds = forecast.seconds_left - timing_seconds
     forecast.progress(TIMING, 1, None)
-    clock.now = 16.0
+    clock.now = 1.5 * timing_seconds
     forecast.begin(timing, [])
-    assert forecast.seconds_left == pytest.approx(16.0)
+    assert forecast.seconds_left == pytest.approx(1.5 * timing_seconds)
     forecast.begin(making, [])
     assert forecast.seconds_left == pytest.approx(making_seconds)
 

@@ -26,21 +26,22 @@ from octavo.core.progress import WHOLE_RUN, Progress
 from octavo.evaluation.timing.latency import MIN_ROUNDS, MIN_SECONDS
 from octavo.model.graph import query
 
-TIMING = "time trials beside float, rounds done:"  # a phase that ends when the intervals are narrow
+TIMING = "time trials beside float"  # a phase that ends when the intervals are narrow
 INTERVAL = 0.25  # seconds between two reports of the whole run
 PASS_RUNS = 2.0  # runs of the float model that calibrating with one sample takes, before it is measured
 MAKE_RUNS = 8.0  # of the float model: writing a model, loading and running it
 MAKE_SECONDS = 0.3
-PRODUCT_RATE = 1e9  # of steps that go through the weights of a layer, in a second
+TIMING_FACTOR = 2.0  # of the seconds given: intervals are narrow enough after one to three times as many
+PRODUCT_RATE = 3e8  # of steps that go through the weights of a layer, in a second
 AFTER_PASSES = ("quantize", "clip", "rounding", "bias-correction", "verify")  # phases once all is observed
 AFTER_PRODUCTS = ("rounding", "bias-correction", "verify")  # rounding itself says how far it is
 LARGEST_CORRECTION = 5.0
 # What a step takes: passes over the data, further models made, and the share of N · K² that it computes.
 STEP_COSTS = {
-    "smoothquant": (1.0, 1, 0.2),
-    "equalize": (1.5, 1, 0.0),
-    "clip": (1.5, 1, 0.0),
-    "rounding": (7.0, 0, 1.0),
+    "smoothquant": (2.0, 1, 0.2),
+    "equalize": (2.0, 1, 0.0),
+    "clip": (2.0, 1, 0.0),
+    "rounding": (9.0, 0, 1.0),
     "bias-correction": (0.2, 1, 0.0),
 }
 
@@ -131,6 +132,8 @@ class Forecast:
 
     def _present_left(self, now: float) -> float:
         """Return the seconds of the present work: what is not over by its phase, and has not passed."""
+        if self._phase == TIMING and self._total and self._done:
+            return self._phase_left(now)  # it ends a work, and tells how far it is
         predicted = self._seconds(self._work) - (now - self._work_began)
         if (phase := self._phase.rpartition(": ")[2]) in AFTER_PASSES:
             computed = self._work.products if phase not in AFTER_PRODUCTS else 0.0
@@ -183,8 +186,8 @@ class Forecast:
         return work.passes * one_pass + work.made * make + work.products / PRODUCT_RATE
 
     def _timing(self, work: Work) -> float:
-        """Return the seconds of timing: as many as are given, or as many as the fewest rounds take."""
+        """Return the seconds of timing: some times those given, or as many as the fewest rounds take."""
         if not work.timed:
             return 0.0
         rounds = MIN_ROUNDS * (work.timed + 1) * max(self.run_seconds, MIN_SECONDS)
-        return max(rounds, work.seconds)
+        return max(rounds, TIMING_FACTOR * work.seconds)

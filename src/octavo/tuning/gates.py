@@ -82,7 +82,8 @@ def drop_gate(most: Drop, score: Score) -> Gate:
         f"{100 * abs(share):.2g} %" if most.relative and math.isfinite(share) else f"{abs(score.lost):.4g}"
     )
     word = "gained" if score.lost < 0 else "lost"
-    text = f"{amount} {word} ({score}, float {score.float_text})"
+    count = f"; {score.samples} samples" if score.samples else ""
+    text = f"{amount} {word} ({score}, float {score.float_text}{count})"
     return Gate("max_drop", f"{most} at most", text, score.lost, most.allows(score))
 
 

@@ -236,15 +236,15 @@ class _Search:
             "steps": steps,
             "layers in float": grown if self.thorough or (start is not None and not self._is_kept()) else [],
             "compressed": [],
-            "finals": [] if steps and not self.thorough else self._final_works(),
+            "finals": self._final_works(self.seconds / 2 if steps else self.seconds),
         }
 
-    def _final_works(self) -> list[Work]:
-        """Return the last timing; results of steps differ in numbers alone, and are timed once."""
+    def _final_works(self, seconds: float) -> list[Work]:
+        """Return the last timing, which is done where the finalists differ in speed."""
         good = self._finalists()
         if len(good) > 1 and len({trial.speed for trial in good}) == 1:
             return []
-        return [Work(timed=FINALISTS, seconds=self.seconds)]
+        return [Work(timed=FINALISTS, seconds=seconds)]
 
     def _step_works(self, start: Trial | None) -> list[Work]:
         """Return what the candidates with steps take that are not made yet; what others observed is known."""

@@ -128,8 +128,8 @@ def interleaved(
     In a round each is called once (or often enough for the clock), in an order that rotates. Rounds go on
     until ``seconds`` are over, and are at least ``MIN_ROUNDS``. With a ``precision`` (half an interval of
     each ratio to the first call, in ln(speed)) they end as soon as that is reached, and go on for up to
-    ``MAX_TIME_FACTOR`` times the seconds where it is not. ``progress`` gets the seconds so far and how
-    many it will be, or the rounds where the precision decides.
+    ``MAX_TIME_FACTOR`` times the seconds where it is not. ``progress`` gets the rounds so far, and how many
+    there will be as far as that can be told.
     """
     for call in calls:
         _warm_up(call)
@@ -138,22 +138,24 @@ def interleaved(
     order = list(range(len(calls)))
     begun = time.monotonic()
     end = begun + seconds * (1.0 if precision is None else MAX_TIME_FACTOR)
-    check = MIN_ROUNDS
+    check = total = MIN_ROUNDS
     for number in range(MAX_ROUNDS):
         if number >= MIN_ROUNDS and time.monotonic() > end:
             break
-        if precision is not None and number == check:
-            if _is_precise(np.array(taken, np.float64), precision):
-                break
+        if number == check:
+            elapsed = max(time.monotonic() - begun, 1e-9)
+            total = max(number + 1, min(int(number * (end - begun) / elapsed), MAX_ROUNDS))
+            if precision is not None:
+                width = _widest(np.array(taken, np.float64))
+                if width <= precision:
+                    break
+                total = min(total, max(number + 1, _rounds_for(precision, number, width)))
             check += max(4, check // 4)  # seldom: each look is a chance to stop at a lucky moment
         for index in order:
             taken[index].append(_timed(calls[index], repeats, clock))
         order = order[1:] + order[:1]
         if progress is not None:
-            if precision is None:
-                progress(int(time.monotonic() - begun), math.ceil(seconds))
-            else:
-                progress(number + 1, None)
+            progress(number + 1, max(total, number + 1))
     return np.array(taken, np.float64)
 
 
@@ -166,8 +168,14 @@ def _warm_up(call: Callable[[], object]) -> None:
             return
 
 
-def _is_precise(taken: F64, precision: float) -> bool:
-    return all(ratio(taken[0], row).half_width <= precision for row in taken[1:])
+def _widest(taken: F64) -> float:
+    """Return half of the widest interval, in ln(speed)."""
+    return max((ratio(taken[0], row).half_width for row in taken[1:]), default=0.0)
+
+
+def _rounds_for(precision: float, rounds: int, width: float) -> int:
+    """Return the rounds that narrow an interval to a precision: it shrinks as their square root grows."""
+    return math.ceil(min(rounds * (width / precision) ** 2, MAX_ROUNDS))
 
 
 def _timed(call: Callable[[], object], repeats: int, clock: Callable[[], float]) -> float:
