@@ -74,19 +74,27 @@ def test_what_takes_longer_than_predicted_lengthens_the_rest_within_bounds() -> 
     assert forecast.seconds_left == pytest.approx(predicted / 2 * LARGEST_CORRECTION)
 
 
-def test_timing_is_corrected_by_timing_alone() -> None:
+def test_timing_has_seconds_of_its_own_that_correct_nothing_else() -> None:
     clock = Clock()
     forecast = forecast_of(clock)
     timing, making = Work(timed=3, seconds=8.0), Work(made=2)
     forecast.begin(timing, [making])
-    timing_seconds = 8.0 * TIMING_FACTOR
-    making_seconds = forecast.seconds_left - timing_seconds
+    making_seconds = forecast.seconds_left - 8.0 * TIMING_FACTOR
     forecast.progress(TIMING, 1, None)
-    clock.now = 1.5 * timing_seconds
-    forecast.begin(timing, [])
-    assert forecast.seconds_left == pytest.approx(1.5 * timing_seconds)
+    clock.now = 50.0
     forecast.begin(making, [])
     assert forecast.seconds_left == pytest.approx(making_seconds)
+
+
+def test_timing_that_tells_its_rounds_is_extrapolated() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    forecast.begin(Work(timed=3, seconds=8.0), [])
+    forecast.progress(TIMING, 0, None)
+    clock.now = 10.0
+    forecast.progress(TIMING, 10, 40)
+    usual = 8.0 * TIMING_FACTOR - 10.0
+    assert forecast.seconds_left == pytest.approx((30.0 + usual) / 2)
 
 
 def test_a_time_limit_bounds_what_is_left() -> None:

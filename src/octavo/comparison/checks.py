@@ -193,7 +193,7 @@ def with_data(
 ) -> tuple[list[Finding], int]:
     """Return what the data shows, and how many samples there were."""
     wanted = {key.tensor: entry.scheme for key, entry in plan.entries.items() if isinstance(entry, Measured)}
-    tell = (lambda done, total: progress("look", done, total)) if progress is not None else None
+    tell = (lambda done, total: progress("look at data", done, total)) if progress is not None else None
     joins = _joins(model)
     looked = dict.fromkeys([*wanted, *(name for names in joins.values() for name in names)])
     looked = looked or dict.fromkeys(v.name or "" for v in model.graph.inputs if query.is_float(v))

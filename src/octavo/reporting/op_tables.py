@@ -168,7 +168,7 @@ def target_table(targets: Iterable[Target]) -> str:
 def target_detail(target: Target) -> str:
     """Return one target in full."""
     rows = [[key, value] for key, value in _datasheet(target).items()]
-    blocks = [f"{target.name}: {target.summary}", columns(rows, indent="  ")]
+    blocks = [f"{target.name}: {target.summary}", columns(rows, indent="  ", limit=4000)]
     for head, reasons in _not_quantized(target).items():
         if reasons:
             lines = [f"  {reason}: {', '.join(ops)}" for reason, ops in reasons.items()]

@@ -17,7 +17,7 @@ from octavo.reporting.text import clean
 GAP = "  "  # between two columns
 _RULE = re.compile(r"^( *)(-+(?:  -+)*)$")
 _SHORTEST_NAMES = (24, 16, 12, 8)  # characters that names are cut to, tried in turn
-_WIDEST_LABEL = 32  # characters of a label in front of a value, below which a wrapped value is indented
+_WIDEST_LABEL = 44  # characters of a label in front of a value, below which a wrapped value is indented
 _HELD = "\x00"  # a space that no line may be broken at
 _UNITS = r"[×%±]|dB\b|[kMGT]?B\b|[mµ]?s\b|points\b"
 _TOGETHER = re.compile(rf"(?<=\d) (?={_UNITS})|(?<=±) |(?<= …) | (?=… )")
@@ -180,7 +180,7 @@ def _wrapped_line(line: str, width: int) -> list[str]:
         return [line]
     indent = len(line) - len(line.lstrip())
     label = re.match(r" *\S.*? {2,}(?=\S)", line)
-    if label is not None and len(label[0]) <= min(_WIDEST_LABEL, width // 2):
+    if label is not None and len(label[0]) <= min(_WIDEST_LABEL, width * 11 // 20):
         first, hanging = label[0], len(label[0])
     else:
         number = re.match(r" *(\d+\.|-|[A-Za-z ]{1,12}:) ", line)

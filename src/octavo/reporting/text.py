@@ -66,9 +66,14 @@ def some(names: Iterable[str], limit: int = 3) -> str:
     return shown if len(known) <= limit else f"{shown} and {len(known) - limit} more"
 
 
-def columns(rows: Sequence[Sequence[object]], head: Sequence[str] = (), indent: str = "") -> str:
-    """Return rows as aligned columns, numbers to the right; :mod:`.screen` fits them to a terminal."""
-    cells = [[clean(cell) for cell in row] for row in rows]
+def columns(
+    rows: Sequence[Sequence[object]], head: Sequence[str] = (), indent: str = "", limit: int = 200
+) -> str:
+    """Return rows as aligned columns, numbers to the right; :mod:`.screen` fits them to a terminal.
+
+    A cell of more characters than ``limit`` loses its middle.
+    """
+    cells = [[clean(cell, limit) for cell in row] for row in rows]
     if not cells:
         return ""
     lines = [list(head), *cells] if head else cells

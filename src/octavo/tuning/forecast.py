@@ -7,9 +7,8 @@
 
 A pass is one run of the calibration samples that records ranges; what steps observe is counted in such
 passes, and what they compute in products of weights: N · K² of a layer with K inputs and N outputs. Until a
-pass has been made, its time is derived from that of a run of the float model. What was predicted too low or
-too high so far is corrected by the ratio of the time taken to the time predicted, for timing and for all
-else: a machine that was busy a while ago is taken to be busy from now on.
+pass has been made, its time is derived from that of a run of the float model. How long models take to make is
+corrected by the ratio of the time taken to the time predicted so far. Timing has seconds of its own.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ INTERVAL = 0.25  # seconds between two reports of the whole run
 PASS_RUNS = 2.0  # runs of the float model that calibrating with one sample takes, before it is measured
 MAKE_RUNS = 8.0  # of the float model: writing a model, loading and running it
 MAKE_SECONDS = 0.3
-TIMING_FACTOR = 2.0  # of the seconds given: intervals are narrow enough after one to three times as many
+TIMING_FACTOR = 2.5  # of the seconds given: intervals are narrow enough after one to three times as many
 PRODUCT_RATE = 3e8  # of steps that go through the weights of a layer, in a second
 AFTER_PASSES = ("quantize", "clip", "rounding", "bias-correction", "verify")  # phases once all is observed
 AFTER_PRODUCTS = ("rounding", "bias-correction", "verify")  # rounding itself says how far it is
 LARGEST_CORRECTION = 5.0
 # What a step takes: passes over the data, further models made, and the share of N · K² that it computes.
 STEP_COSTS = {
-    "smoothquant": (2.0, 1, 0.2),
-    "equalize": (2.0, 1, 0.0),
+    "smoothquant": (2.0, 0, 0.2),
+    "equalize": (2.0, 0, 0.0),
     "clip": (2.0, 1, 0.0),
     "rounding": (9.0, 0, 1.0),
-    "bias-correction": (0.2, 1, 0.0),
+    "bias-correction": (0.2, 0, 0.0),
 }
 
 
@@ -98,18 +97,17 @@ class Forecast:
         self._work = Work()
         self._phase, self._done, self._total = "", 0, 0
         self._timed = 0.0  # seconds of timing in the present work
-        self._taken, self._predicted = [0.0, 0.0], [0.0, 0.0]  # of timing, and of all else
+        self._taken, self._predicted = 0.0, 0.0  # seconds of making models
 
     def begin(self, work: Work, ahead: Sequence[Work]) -> None:
         """Take note that a part begins, and of what comes after it."""
         now = self.clock()
         self._end_phase(now)
-        predicted = self._timing(self._work), self._other(self._work)
-        taken = self._timed, now - self._work_began - self._timed
-        for kind in (0, 1):
-            if predicted[kind]:
-                self._predicted[kind] += predicted[kind]
-                self._taken[kind] += taken[kind]
+        predicted = self._making(self._work)
+        if predicted:
+            self._predicted += predicted
+            taken = now - self._work_began - self._timed - self._passing(self._work)
+            self._taken += max(taken, predicted / LARGEST_CORRECTION)
         self._work, self.ahead, self._work_began, self._timed = work, ahead, now, 0.0
         self._report()
 
@@ -132,8 +130,9 @@ class Forecast:
 
     def _present_left(self, now: float) -> float:
         """Return the seconds of the present work: what is not over by its phase, and has not passed."""
-        if self._phase == TIMING and self._total and self._done:
-            return self._phase_left(now)  # it ends a work, and tells how far it is
+        if self._phase == TIMING and self._total and self._done:  # it ends a work
+            usual = TIMING_FACTOR * self._work.seconds - (now - self._phase_began)
+            return (self._phase_left(now) + max(usual, 0.0)) / 2
         predicted = self._seconds(self._work) - (now - self._work_began)
         if (phase := self._phase.rpartition(": ")[2]) in AFTER_PASSES:
             computed = self._work.products if phase not in AFTER_PRODUCTS else 0.0
@@ -168,22 +167,22 @@ class Forecast:
 
     def _seconds(self, work: Work) -> float:
         """Return the seconds that a work will take."""
-        return self._timing(work) * self._correction(0) + self._other(work) * self._correction(1)
+        return self._passing(work) + self._making(work) * self._correction + self._timing(work)
 
-    def _correction(self, kind: int) -> float:
-        if not self._predicted[kind]:
-            return 1.0
-        ratio = self._taken[kind] / self._predicted[kind]
-        return min(max(ratio, 1 / LARGEST_CORRECTION), LARGEST_CORRECTION)
+    @property
+    def _correction(self) -> float:
+        return min(self._taken / self._predicted, LARGEST_CORRECTION) if self._predicted else 1.0
 
-    def _other(self, work: Work) -> float:
-        """Return the seconds of a work but for timing, without correction."""
-        run = self.run_seconds
-        one_pass = self.pass_seconds
-        if one_pass is None:
-            one_pass = PASS_RUNS * run * self.samples
-        make = MAKE_SECONDS + (MAKE_RUNS + self.held) * run + self.evaluation_seconds
-        return work.passes * one_pass + work.made * make + work.products / PRODUCT_RATE
+    def _passing(self, work: Work) -> float:
+        """Return the seconds of passes over the data."""
+        if self.pass_seconds is not None:
+            return work.passes * self.pass_seconds
+        return work.passes * PASS_RUNS * self.run_seconds * self.samples
+
+    def _making(self, work: Work) -> float:
+        """Return the seconds of what is made and computed, without correction."""
+        make = MAKE_SECONDS + (MAKE_RUNS + self.held) * self.run_seconds + self.evaluation_seconds
+        return work.made * make + work.products / PRODUCT_RATE
 
     def _timing(self, work: Work) -> float:
         """Return the seconds of timing: some times those given, or as many as the fewest rounds take."""

@@ -72,7 +72,9 @@ class StepReport:
         return f"{self.step}: {self.verb} none of {total} {self.noun}: {usual}{where}"
 
     def _counted(self, count: int) -> str:
-        return self.noun.removesuffix("s") if count == 1 else self.noun
+        """Return the noun in the number of a count: one group of linear layers, two groups of them."""
+        first, of, rest = self.noun.partition(" of ")
+        return f"{first.removesuffix('s')}{of}{rest}" if count == 1 else self.noun
 
 
 class Step:
