@@ -88,6 +88,7 @@ def main() -> int:
             return 1
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(first, target)
+        target.chmod(0o755)  # copied from a folder that is its owner's alone
     wheel = next(target.glob("*.whl"))
     check_wheel(wheel)
     stem = f"octavo-{wheel.name.split('-')[1]}"

@@ -21,7 +21,8 @@ def main(what: str, folder: Path, address: str) -> None:
     """Calibrate, evaluate or search, and write what came of it."""
     disk = folder / "disk"
     model = onnx.load(folder.parent / "model.onnx")
-    data = Slow(folder / "log", seconds=0.0 if address == "serial" else 0.15)
+    pause = 0.03 if what == "search" else 0.15  # a search reads the data several times
+    data = Slow(folder / "log", seconds=0.0 if address == "serial" else pause)
     engine = (
         {"engine": "serial"} if address == "serial" else {"engine": "ray", "address": address, "workers": 3}
     )
@@ -34,7 +35,7 @@ def main(what: str, folder: Path, address: str) -> None:
         return
     if what == "search":
         tuned = octavo.tune(
-            model, data, effort="search", output=disk / "best.onnx", threads=1, seconds=0.05, time_limit=None,
+            model, data, effort="search", output=disk / "best.onnx", threads=1, seconds=0.05, time_limit=60,
             **engine,
         )  # fmt: skip
         (disk / "out").write_text(json.dumps(dict(_measured(trial) for trial in tuned.trials)))

@@ -22,6 +22,7 @@ import octavo
 from hostile.models import WIDTH
 from hostile.sandbox import Sandbox
 from octavo.data.feeds import Feeds
+from octavo.data.readers.text_files import lines, text
 from octavo.errors import DataError
 from octavo.model.runtime.session import InputSpec
 
@@ -150,6 +151,14 @@ def test_a_zip_that_announces_more_than_memory_holds(sandbox: Sandbox) -> None:
     content[at + 24 : at + 28] = struct.pack("<I", 0xFFFFFF00)
     path.write_bytes(content)
     sandbox.refuses(lambda: samples(path), DataError)
+
+
+@pytest.mark.parametrize("name", ["one.txt", "one.jsonl", "one.csv"])
+def test_a_text_that_is_one_line_without_end(sandbox: Sandbox, name: str) -> None:
+    (sandbox.given / name).touch()
+    os.truncate(sandbox.given / name, 1 << 36)
+    data = text(sandbox.given / name, sandbox.given / "tokenizer.json")
+    sandbox.refuses(lambda: list(lines(data.texts, None)), DataError, "line 1 has")
 
 
 def test_a_tar_bomb(sandbox: Sandbox) -> None:

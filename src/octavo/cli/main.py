@@ -174,6 +174,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.end_phase()
         _complain("interrupted; nothing half-written is left behind.")
         return INTERRUPTED
+    except MemoryError as error:
+        console.end_phase()
+        why = f"Memory ran out ({error})" if str(error) else "Memory ran out"
+        advice = "use fewer --samples, fewer --workers or a larger machine"
+        return _failed(OctavoError(f"{why}; the outputs are as before: {advice}."), FAULT, as_json, debug)
     except Exception as error:
         console.end_phase()
         return guarded.stopped() or _failed(error, _code_of(error), as_json, debug, _flags_of(given))

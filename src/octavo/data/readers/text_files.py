@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from octavo.model.runtime.session import InputSpec
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv")
 MAX_LENGTH = 128  # tokens of a text, where neither the model nor the user says
 _MAX_TOKENIZER = 256 << 20  # bytes of a tokenizer file; the largest vocabularies in use take a tenth of it
+_LONGEST_LINE = 1 << 24  # characters
 _FIELDS = {
     "ids": ("input_ids", "ids", "input_word_ids", "tokens", "token_ids"),
     "attention_mask": ("attention_mask", "input_mask", "mask"),
@@ -246,7 +247,8 @@ def _in_file(path: Path, column: str | None) -> Iterator[tuple[int, Any]]:
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is not a regular file; give a file with one text on each line.")
     try:
-        with path.open(encoding="utf-8-sig", newline="" if suffix in (".csv", ".tsv") else None) as stream:
+        with path.open(encoding="utf-8-sig", newline="" if suffix in (".csv", ".tsv") else None) as file:
+            stream = _short_lines(file, path)
             if suffix == ".jsonl":
                 for number, line in enumerate(stream, 1):
                     if line.strip():
@@ -266,6 +268,18 @@ def _column_of(row: Any) -> str:
     """The column that holds the text, or else the conversation."""
     is_conversation = isinstance(row, dict) and "text" not in row and isinstance(row.get("messages"), list)
     return "messages" if is_conversation else "text"
+
+
+def _short_lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Give the lines of a file; one that memory may not hold is refused before it is read."""
+    number = 0
+    while line := file.readline(_LONGEST_LINE):
+        number += 1
+        if len(line) == _LONGEST_LINE:
+            raise DataError(
+                f"{path}, line {number} has {_LONGEST_LINE} characters or more; give a text on each line."
+            )
+        yield line
 
 
 def _cell(row: Any, column: str, where: str) -> Any:
