@@ -35,10 +35,12 @@ def main(what: str, folder: Path, address: str) -> None:
         return
     if what == "search":
         tuned = octavo.tune(
-            model, data, effort="search", output=disk / "best.onnx", threads=1, seconds=0.05, time_limit=60,
+            model, data, effort="search", output=disk / "best.onnx", threads=1, seconds=0.05, time_limit=120,
             **engine,
         )  # fmt: skip
-        (disk / "out").write_text(json.dumps(dict(_measured(trial) for trial in tuned.trials)))
+        (disk / "out").write_text(
+            json.dumps({trial.name: _measured(trial) for trial in tuned.trials if trial.error is None})
+        )
         return
     quantized = octavo.quantize(
         model, list(Slow(folder / "other", seconds=0.0).portion(0, 2)), effort="plain", threads=1
@@ -47,9 +49,9 @@ def main(what: str, folder: Path, address: str) -> None:
     (disk / "out").write_text(str(found))
 
 
-def _measured(trial: Trial) -> tuple[str, object]:
+def _measured(trial: Trial) -> list[object]:
     """What was measured of a trial on the cluster: every figure but its speed."""
-    return trial.name, [trial.error, trial.bytes, trial.sqnr_db, trial.agreement, dict(trial.parts)]
+    return [trial.bytes, trial.sqnr_db, trial.agreement, dict(trial.parts)]
 
 
 if __name__ == "__main__":

