@@ -92,7 +92,7 @@ STAGES = (
     Stage("tests of the page, in Chromium", make("test-browser"), 5, install=(("sh", "-c", _CHROMIUM),)),
     Stage("wheel and source archive", make("dist"), 4, install=(make(".venv/.dist"),)),
     Stage("tests with the model zoo", make("test-zoo"), 10, lacks=_no_zoo),
-    Stage("tests on a Ray cluster", make("test-ray"), 9, install=(make(".venv/.ray"),)),
+    Stage("tests on a Ray cluster", make("test-ray"), 14, install=(make(".venv/.ray"),)),
     Stage("each benchmark, at its smallest", make("bench-smoke"), 8, install=(make(".venv/.bench"),)),
     Stage("a client of the drop-in", make("test-clients", "CLIENTS=examples"), 5),
     Stage("web clients", make("test-web"), 5, install=(make(".web/.installed"),), lacks=_no_npm),
