@@ -84,6 +84,17 @@ def _many_nodes() -> bytes:
     return head.SerializeToString() + b"\x3a" + length + bytes([size]) + inner
 
 
+def _empty(op: str, inputs: list[str], domain: str) -> onnx.ModelProto:
+    """An operator that reads a number from a constant without elements, which ends the runtime."""
+
+    def change(made: onnx.ModelProto) -> None:
+        for name, content in (("none", np.zeros(0, np.float32)), ("i", np.zeros(1, np.int64))):
+            made.graph.initializer.append(onnx.numpy_helper.from_array(content, name))
+        made.graph.node.append(onnx.helper.make_node(op, inputs, ["z"], "odd", domain=domain))
+
+    return changed(change)
+
+
 REFUSED: dict[str, Make] = {
     "cycle": lambda: _cycle(False),
     "cycle-in-a-branch": lambda: _cycle(True),
@@ -95,6 +106,15 @@ REFUSED: dict[str, Make] = {
     "tensor-twice": lambda: _renamed("a", "m"),
     "node-makes-an-initializer": lambda: _renamed("m", "w"),
     "initializer-without-a-name": lambda: changed(lambda p: setattr(p.graph.initializer[0], "name", "")),
+    **{
+        f"{op}-reads-an-empty-number": lambda op=op, inputs=inputs, domain=domain: _empty(op, inputs, domain)
+        for op, inputs, domain in (
+            ("OneHot", ["i", "none", "b"], ""),
+            ("QLinearConcat", ["none", "i", "y"], "com.microsoft"),
+            ("QLinearSoftmax", ["y", "none", "i", "none", "i"], "com.microsoft"),
+            ("QLinearWhere", ["i", "y", "none", "i", "y", "none", "i", "none", "i"], "com.microsoft"),
+        )
+    },
     "no-graph": lambda: onnx.ModelProto(ir_version=8),
     "no-nodes": lambda: model([], [], []),
     "opset-0": lambda: changed(lambda p: setattr(p.opset_import[0], "version", 0)),
