@@ -65,22 +65,6 @@ def _no_nodes_but_an_output() -> onnx.ModelProto:
     return model([], [tensor("x", [2, 32])], [tensor("x", [2, 32])])
 
 
-def _endless_loop() -> onnx.ModelProto:
-    """A Loop of 2⁶² rounds of nothing, beside the layer."""
-    made = layer()
-    body = onnx.helper.make_graph(
-        [node("Identity", ["go"], ["on"]), node("Identity", ["carried"], ["next"])],
-        "body",
-        [tensor("i", [], TensorProto.INT64), tensor("go", [], TensorProto.BOOL), tensor("carried", None)],
-        [tensor("on", [], TensorProto.BOOL), tensor("next", None)],
-    )
-    made.graph.initializer.append(onnx.numpy_helper.from_array(np.int64(1 << 62), "rounds"))
-    made.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), "yes"))
-    made.graph.node.append(node("Loop", ["rounds", "yes", "y"], ["looped"], "for_ever", body=body))
-    made.graph.output.append(tensor("looped", None))
-    return made
-
-
 def _faulty(fault: Callable[[onnx.TensorProto], None]) -> onnx.ModelProto:
     made = layer()
     fault(made.graph.initializer[0])
