@@ -18,7 +18,7 @@ from gguf_files import write_gguf
 import octavo
 from hostile.models import layer, written
 from hostile.sandbox import Sandbox
-from octavo.errors import ModelError
+from octavo.errors import ModelError, OutputError
 from octavo.pipeline.gguf import import_gguf
 
 Change = Callable[[Path], object]
@@ -302,6 +302,22 @@ def test_a_gguf_file_that_comes_from_anybody(sandbox: Sandbox, made: bytes | Cha
     graph = written(layer(), sandbox.given)
     message = sandbox.refuses(lambda: import_gguf(path, graph, sandbox.out / "o.onnx"), ModelError)
     assert len(message) < 1000
+
+
+def test_a_gguf_file_is_not_overwritten(sandbox: Sandbox) -> None:
+    path, graph = sandbox.given / "model.gguf", written(layer(), sandbox.given)
+    weight = onnx.numpy_helper.to_array(layer().graph.initializer[0]).T
+    write_gguf(path, {"w": ("Q8_0", np.ascontiguousarray(weight))}, {})
+    for output in (path, graph):
+        sandbox.refuses(lambda output=output: import_gguf(path, graph, output), OutputError)
+
+
+def test_data_in_an_earlier_output_is_not_lost(sandbox: Sandbox) -> None:
+    text_encoder(sandbox.given / "folder")
+    sandbox.gives(lambda: _quantize(sandbox))
+    some = texts(sandbox.out / "v" / "texts.txt")
+    sandbox.refuses(lambda: _quantize(sandbox, some), OutputError)
+    sandbox.refuses(lambda: _quantize(sandbox, {"model": some}), OutputError)
 
 
 def test_a_gguf_file_with_one_name_for_other_shapes(sandbox: Sandbox) -> None:

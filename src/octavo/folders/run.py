@@ -69,7 +69,7 @@ def quantize_folder(
     replace the floors of all variants; ``seconds`` is how long each is timed, 0 for not at all.
     """
     root, target = Path(folder), Path(output)
-    check_output(target, root)
+    check_output(target, root, [data, tokenizer])
     found = read_folder(root)
     wanted = _wanted(found, variants, parts)
     limits = {"kl": max_kl, "cosine": min_cosine, "sqnr_db": min_sqnr}

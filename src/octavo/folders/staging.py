@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from octavo.core import leftovers
+from octavo.core.outputs import paths_within
 from octavo.errors import OutputError
 
 MANIFEST = "octavo.json"
 
 
-def check_output(output: Path, source: Path) -> None:
-    """Raise where a folder may not be written: it is read, or holds what Octavo has not made."""
+def check_output(output: Path, source: Path, reads: Any = None) -> None:
+    """Raise where a folder may not be written: it is read, or holds what Octavo has not made.
+
+    ``reads`` is whatever else the run reads: data or a tokenizer in an earlier output would go with it.
+    """
     place, root = output.resolve(), source.resolve()
     if place == root or place.is_relative_to(root) or root.is_relative_to(place):
         raise OutputError(
             f"{output} and {source}, which is read, lie within each other; choose an output outside of it."
         )
+    for path in paths_within(reads):
+        if os.path.realpath(path).startswith(f"{place}{os.sep}"):
+            raise OutputError(
+                f"{output} would be replaced, and {path} in it is read by this run; choose another output."
+            )
     if not output.parent.is_dir():
         raise OutputError(f"{output} can't be written: there is no folder {output.parent}; create it first.")
     if output.is_symlink() or (output.exists() and not output.is_dir()):

@@ -19,6 +19,7 @@ from octavo.algorithms.weights import Rtn
 from octavo.core import gguf_blocks
 from octavo.core.blocks import Array, BlockMatrix, Blocks, BlockScheme
 from octavo.core.granularity import PerBlock
+from octavo.core.outputs import refuse_inputs
 from octavo.core.plan import Constant, Key, Plan, Quantized
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import qtype
@@ -100,6 +101,7 @@ def import_gguf(
     ``accuracy_level`` is that of MatMulNBits: with 0 it computes with the numbers as they are, with 4 it
     rounds activations to 8 bits, block by block.
     """
+    refuse_inputs({"output": output}, {"the GGUF file": path})
     file, model = gguf_format.read(path), io.load(graph)
     check_output(model, Path(output))
     normalize(model)
