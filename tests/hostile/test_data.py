@@ -21,6 +21,8 @@ import pytest
 import octavo
 from hostile.models import WIDTH
 from hostile.sandbox import Sandbox
+from octavo.data.audio.features import features_of
+from octavo.data.audio.wav import read_wav
 from octavo.data.feeds import Feeds
 from octavo.data.readers.text_files import lines, text
 from octavo.errors import DataError
@@ -411,3 +413,38 @@ def test_the_size_of_a_picture_is_read_in_the_same_bounds_as_the_picture(sandbox
     for name in ("a.png", "b.png", "c.png"):
         path = sandbox.given / name
         sandbox.refuses_each([lambda: open_image(path), lambda: image_size(path)], DataError)  # noqa: B023
+
+
+def _wav(kind: int, channels: int, rate: int, width: int, bits: int, size: int = 400) -> bytes:
+    head = struct.pack("<HHIIHH", kind, channels, rate, rate, width, bits)
+    body = b"fmt " + struct.pack("<I", len(head)) + head + b"data" + struct.pack("<I", size) + bytes(size)
+    return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WAVE" + body
+
+
+SOUNDS: dict[str, bytes] = {
+    "empty": b"",
+    "magic-alone": b"RIFF\0\0\0\0WAVE",
+    "no-bits": _wav(1, 1, 16000, 0, 0),
+    "no-channels": _wav(1, 0, 16000, 2, 16),
+    "many-channels": _wav(1, 65535, 16000, 65535 * 2 & 0xFFFF, 16),
+    "no-rate": _wav(1, 1, 0, 2, 16),
+    "odd-bits": _wav(1, 1, 16000, 1, 7),
+    "an-unknown-kind": _wav(99, 1, 16000, 2, 16),
+    "floats-of-16-bits": _wav(3, 1, 16000, 2, 16),
+}
+
+
+@pytest.mark.parametrize("content", SOUNDS.values(), ids=SOUNDS.keys())
+def test_a_sound_that_comes_from_anybody(sandbox: Sandbox, content: bytes) -> None:
+    (sandbox.given / "a.wav").write_bytes(content)
+    sandbox.refuses(lambda: read_wav(sandbox.given / "a.wav"), DataError, "a.wav")
+
+
+def test_a_sound_that_grows_with_the_rate(sandbox: Sandbox) -> None:
+    (sandbox.given / "a.wav").write_bytes(_wav(1, 1, 1000, 1, 8, 2_000_000))
+    sandbox.refuses(lambda: read_wav(sandbox.given / "a.wav").at(192_000), DataError, "shorter")
+    config = {
+        "feature_extractor_type": "WhisperFeatureExtractor", "sampling_rate": 192_000, "n_fft": 8000,
+        "hop_length": 16, "chunk_length": 300,
+    }  # fmt: skip
+    sandbox.refuses(lambda: features_of(config), DataError, "hop_length")

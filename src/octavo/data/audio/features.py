@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.data.audio.wav import Floats, Sound
+from octavo.data.audio.wav import MAX_SAMPLES, Floats, Sound
 from octavo.errors import DataError
 
 F64 = npt.NDArray[np.float64]
@@ -74,13 +74,19 @@ def features_of(config: Mapping[str, Any]) -> LogMel | Waveform:
     """Return what a model reads, by the settings of its folder."""
     kind = config.get(_KIND)
     if kind == _LOG_MEL:
-        return LogMel(
+        found = LogMel(
             _number(config, "sampling_rate", 16000),
             _number(config, "feature_size", 80),
             _number(config, "n_fft", 400),
             _number(config, "hop_length", 160),
             _number(config, "chunk_length", 30),
         )
+        if found.rate * found.seconds // found.hop * found.window > MAX_SAMPLES:
+            raise DataError(
+                "preprocessor_config.json: the windows of a piece hold more numbers than fit in memory; "
+                "correct hop_length, n_fft and chunk_length."
+            )
+        return found
     if kind == _WAVEFORM:
         return Waveform(_number(config, "sampling_rate", 16000), config.get("do_normalize") is not False)
     raise DataError(

@@ -14,6 +14,7 @@ from octavo.errors import DataError
 
 SUFFIXES = (".wav", ".wave")
 MAX_BYTES = 512 << 20  # of one file: more than an hour in studio quality
+MAX_SAMPLES = 1 << 28  # of one clip at the rate of the model: an hour at 74 kHz
 _INTEGERS, _FLOATS, _EXTENSIBLE = 1, 3, 0xFFFE  # kinds of samples; the last names another one further on
 _MAX_CHANNELS = 64
 _RATES = range(1000, 1_000_001)  # Hz
@@ -32,6 +33,8 @@ class Sound:
         if rate == self.rate or not self.samples.size:
             return self.samples
         count = max(1, round(self.samples.size * rate / self.rate))
+        if count > MAX_SAMPLES:
+            raise DataError(f"A clip would have {count} samples at {rate} Hz; cut it into shorter ones.")
         spectrum = np.fft.rfft(self.samples.astype(np.float64))
         bins = count // 2 + 1
         kept = np.zeros(bins, np.complex128)
@@ -72,7 +75,8 @@ def _parsed(content: bytes) -> Sound:
     kind, channels, rate, _, width, bits = struct.unpack_from("<HHIIHH", head)
     if kind == _EXTENSIBLE and len(head) >= 26:
         kind = int.from_bytes(head[24:26], "little")
-    if not 0 < channels <= _MAX_CHANNELS or rate not in _RATES or width * 8 != bits * channels:
+    is_whole = width * 8 == bits * channels and width > 0
+    if not 0 < channels <= _MAX_CHANNELS or rate not in _RATES or not is_whole:
         raise ValueError(f"{channels} channels of {bits} bits at {rate} Hz make no sense")
     return Sound(_samples(data[: len(data) // width * width], kind, bits).reshape(-1, channels).mean(1), rate)
 
