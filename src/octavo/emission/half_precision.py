@@ -82,7 +82,6 @@ class _Computing:
         self.dtype, self.opset = DATA_TYPES[half.float_type], query.opset(model)
         self.masks = frozenset(half.masks)
         self._down: dict[ir.Value, ir.Value] = {}
-        self._up: dict[ir.Value, ir.Value] = {}
 
     def write(self) -> None:
         """Convert the nodes of the plan; those whose names are gone have become something else."""
