@@ -62,7 +62,7 @@ class Result(Shown):
         return (self.choice is None or self.choice.met) and all(gate.passed for gate in self.gates)
 
     def summary(self) -> str:
-        """What was done, in a few lines."""
+        """Say what was done, in a few lines."""
         return summary(self)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Result(Shown):
         return f"{headline(self.plan, self.params)}, {sizes(self)}"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return what a notebook shows."""
         from octavo.reporting.notebook import result_html  # loaded where a page is shown
 
         return result_html(self)
@@ -114,7 +114,7 @@ class Result(Shown):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for machines; docs/report.md says what each key holds."""
+        """Return plain data for machines; docs/report.md says what each key holds."""
         return {
             "schema": SCHEMA,
             "kind": "quantization",
@@ -132,7 +132,7 @@ class Result(Shown):
 
 
 def versions() -> dict[str, Any]:
-    """What a manifest says of the software and the machine."""
+    """Return what a manifest says of the software and the machine."""
     return {
         "octavo": __version__,
         "versions": {
@@ -144,7 +144,7 @@ def versions() -> dict[str, Any]:
 
 
 def _version(module: str) -> str:
-    """The installed version of a module, whatever its distribution is called (onnxruntime-gpu, …)."""
+    """Return the installed version of a module, whatever its distribution is called (onnxruntime-gpu, …)."""
     try:
         return metadata.version(module)
     except metadata.PackageNotFoundError:
@@ -163,7 +163,7 @@ def _plain_recipe(recipe: Recipe | None) -> Any:
 
 
 def _numbers(params: QParams) -> dict[str, Any]:
-    """A scale and a zero point; of many, how many there are and their extremes."""
+    """Return a scale and a zero point; of many, how many there are and their extremes."""
     scale = params.scale.astype(np.float64)
     zero = np.zeros(1, np.int64) if params.qtype.is_float else params.zero_point.astype(np.int64)
     if scale.size == 1:
@@ -182,7 +182,7 @@ def _numbers(params: QParams) -> dict[str, Any]:
 
 
 def written_files(output: str | Path | None, *, may_miss: bool = False) -> dict[str, str | Path]:
-    """The files that a model may be written to; a result that misses what is required has another name."""
+    """Return the files that a model may be written to; one that misses a requirement has another name."""
     if output is None:
         return {}
     found = {"output": output, "the weights beside the output,": f"{output}.data"}
@@ -220,7 +220,7 @@ def check_output(model: ir.Model, path: Path) -> None:
 
 
 def _make(folder: Path, path: Path) -> None:
-    """A new folder that nobody else may look into."""
+    """Make a folder that nobody else may look into."""
     with _reported(path):
         folder.mkdir(0o700)
 

@@ -42,7 +42,7 @@ def plan(
     threads: int | None = None,
     **changes: Unpack[Changes],
 ) -> Plan:
-    """A dry run: what would be quantized, how, and what would stay in float and why.
+    """Return what would be quantized and how, and what would stay in float and why: a dry run.
 
     ``threads`` are those that the model will run with: with many of them some targets have other rules. The
     keywords that change the recipe are those of :func:`quantize`.
@@ -129,7 +129,7 @@ def load_stats(
     *,
     prepare: PrepareOptions | None = PrepareOptions(),  # noqa: B008
 ) -> Stats:
-    """Statistics that were saved; with a model, those of another one are refused."""
+    """Read statistics that were saved; with a model, those of another one are refused."""
     stats = saved.load(path)
     if model is not None and stats.origin is not None:
         loaded = io.load(model)

@@ -39,7 +39,7 @@ class Console:
         self._shown: _Lines | _Bar | None = None
 
     def note(self, text: str) -> None:
-        """A remark for people, unless they want quiet."""
+        """Write a remark for people, unless they want quiet."""
         if not self.quiet:
             self.end_phase()
             say(text, self.stream)

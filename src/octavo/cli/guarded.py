@@ -63,7 +63,7 @@ def split(arguments: Sequence[str]) -> None:
 
 
 def accept_signals() -> None:
-    """A request to stop, polite or from the keyboard, unwinds the stack, so that temporary files go."""
+    """Let a request to stop, by signal or keyboard, unwind the stack, so that temporary files go."""
     signal.signal(signal.SIGTERM, _once(lambda number, _: sys.exit(128 + number)))
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _once(signal.default_int_handler))

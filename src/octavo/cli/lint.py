@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
 
 
 def _several(options: argparse.Namespace, sheet: Target) -> Answer:
-    """One model after the other; the exit code is that of the worst."""
+    """Check one model after the other; the exit code is that of the worst."""
     import octavo
 
     if options.fix is not None or options.sarif:

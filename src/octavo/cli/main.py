@@ -241,7 +241,7 @@ def _write_json(data: dict[str, Any]) -> None:
 
 
 def _closed_pipe() -> int:
-    """The reader went away: say nothing more, not even at interpreter exit."""
+    """Say nothing more, not even when the interpreter ends: the reader of the output went away."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE

@@ -14,7 +14,7 @@ REPORT_SUFFIXES = (".html", ".json", ".md", ".txt")
 
 
 def model_outputs(options: argparse.Namespace) -> dict[str, str | None]:
-    """The files that a run which writes a model may write, by what they are called on the command line."""
+    """Return the files that a run may write, by what they are called on the command line."""
     output = options.output
     found = {"-o": output, "--report": getattr(options, "report", None)}
     if output is not None:

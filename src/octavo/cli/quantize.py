@@ -175,7 +175,7 @@ def _without_data(options: argparse.Namespace) -> str:
 
 
 def _answer(result: Result, written: list[str], *, verified: bool) -> Answer:
-    """What was tried, what was chosen, and what it is."""
+    """Say what was tried, what was chosen, and what it is."""
     data: dict[str, Any] = {"written": written, "verified": verified, **result.to_dict()}
     lines = f"{result.summary()}\nwritten: {', '.join(written)}{'' if verified else ' (not verified)'}"
     if result.choice is None:
@@ -219,7 +219,7 @@ def _advise(options: argparse.Namespace, result: Result, console: Console) -> No
 
 
 def _stats(options: argparse.Namespace) -> Any:
-    """The requested statistics: a file of them, or the ranges of a table in their form."""
+    """Return the requested statistics: a file of them, or the ranges of a table in their form."""
     if options.table is None:
         return options.stats
     from octavo.calibration import tables
@@ -255,7 +255,7 @@ def _slower(speed: float) -> str:
 
 
 def _files(output: str, began: float) -> list[str]:
-    """The model, and its external data if this run wrote any."""
+    """Return the model's file, and that of its external data if this run wrote one."""
     beside = Path(f"{output}.data")
     fresh = beside.exists() and beside.stat().st_mtime >= began - 2  # coarse clocks of some file systems
     return [output, str(beside)] if fresh else [output]

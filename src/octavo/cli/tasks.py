@@ -18,7 +18,7 @@ _OWN = (
 
 
 def add_truth(parser: argparse.ArgumentParser) -> None:
-    """The flags that say what the right answers are, and how outputs are read."""
+    """Add the flags that say what the right answers are, and how outputs are read."""
     truth = parser.add_argument_group("truth")
     truth.add_argument(
         "--labels", metavar="FILE", help="labels of images or arrays: .csv, .tsv, .txt or .json"

@@ -12,7 +12,7 @@ from octavo.cli.console import Console
 
 
 def as_json_text(data: Any) -> str:
-    """Plain data as JSON that every reader takes: numbers that are not finite become their names."""
+    """Return plain data as JSON that every reader takes: numbers that are not finite become their names."""
     import json  # a verb that answers people does not need it
 
     return json.dumps(_finite(data), indent=2, default=str, allow_nan=False)

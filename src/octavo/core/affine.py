@@ -41,7 +41,7 @@ def from_range(
     *,
     limits: tuple[int, int] | None = None,
 ) -> QParams:
-    """Scale and zero point of a tensor whose values lie in ``[low, high]`` (per channel or block: arrays).
+    """Return scale and zero point of a tensor with values in ``[low, high]`` (arrays per channel or block).
 
     ``limits`` are the integers to use instead of those that the scheme allows.
     """
@@ -127,7 +127,7 @@ def float8_std() -> float:
 
 
 def from_std(std: npt.ArrayLike, scheme: Scheme, dtype: npt.DTypeLike = np.float32) -> QParams:
-    """Scale of a float8 tensor from the standard deviation of its values."""
+    """Return the scale of a float8 tensor from the standard deviation of its values."""
     spread = np.asarray(std, np.float64)
     if not np.all(np.isfinite(spread) & (spread >= 0)):
         raise DataError(
@@ -139,7 +139,7 @@ def from_std(std: npt.ArrayLike, scheme: Scheme, dtype: npt.DTypeLike = np.float
 
 
 def bias_params(x: QParams, w: QParams) -> QParams:
-    """Parameters of an int32 bias: its scale is exactly the product in which the integer kernel accumulates.
+    """Return the parameters of an int32 bias, whose scale is exactly that of the kernel's sums.
 
     The product is taken in float32, as the runtime takes it, so that its check of the bias scale is exact.
     """
@@ -172,7 +172,7 @@ def least_weight_scale(bias: Array, x_scale: Array) -> F64:
 
 
 def narrowed(params: QParams, qtype: QType) -> QParams:
-    """The same mapping in the other signedness of the same width (zero points move by half the range)."""
+    """Return the same mapping in the other signedness of its width: zero points move by half the range."""
     if params.qtype == qtype:
         return params
     if params.qtype.bits != qtype.bits or params.qtype.is_float or qtype.is_float:

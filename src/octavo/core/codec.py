@@ -120,7 +120,7 @@ def _settings(kind: type[Method], text: str, path: str) -> dict[str, Any]:
 
 
 def encode(value: Any) -> Any:
-    """Plain data that :func:`decode` turns back into the same value."""
+    """Return plain data that :func:`decode` turns back into the same value."""
     if isinstance(value, (QType, grain.PerTensor, grain.PerChannel, grain.PerBlock)):
         return str(value)
     if isinstance(value, Method):
@@ -199,7 +199,7 @@ def _decode_union(kind: Any, data: Any, path: str) -> Any:
 
 
 def _tagged(members: list[Any], data: Mapping[Any, Any], path: str) -> list[Any]:
-    """The members that a mapping may describe: the one that its ``kind`` names, or those that need none."""
+    """Return the members that a mapping may describe: the one its ``kind`` names, or all that need none."""
     named = {m.__name__: m for m in members if isinstance(m, type)}
     if "kind" in data:
         name = data["kind"]

@@ -31,7 +31,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def read_bytes(path: str | Path, most: int) -> bytes:
-    """The content of a plain file of at most so many bytes; anything else is an ``OSError`` that says so."""
+    """Return the content of a regular file of at most so many bytes; anything else is an ``OSError``."""
     content = bytearray()
     with os.fdopen(os.open(path, _FLAGS), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -23,12 +23,12 @@ _HALF = np.dtype("<f2")
 
 
 def _half(part: Array) -> Array:
-    """Two bytes of each block as a number."""
+    """Return two bytes of each block as a number."""
     return np.ascontiguousarray(part).view(_HALF).astype(np.float32)
 
 
 def _nibbles(part: Array) -> Array:
-    """Low halves of all bytes, then high ones."""
+    """Return the low halves of all bytes, then the high ones."""
     return np.concatenate([part & 15, part >> 4], axis=-1)
 
 
@@ -62,7 +62,7 @@ def _q8_0(b: Array) -> tuple[Array, Array, Array | None]:
 
 
 def _scales_of_k(b: Array) -> tuple[Array, Array]:
-    """Scales and offsets of the 8 parts of a block of Q4_K or Q5_K, 6 bits each in 12 bytes."""
+    """Return scales and offsets of the 8 parts of a block of Q4_K or Q5_K, 6 bits each in 12 bytes."""
     low, high, mixed = b[:, 4:8], b[:, 8:12], b[:, 12:16]
     scale = np.concatenate([low & 63, (mixed & 15) | (low >> 6 << 4)], axis=1)
     offset = np.concatenate([high & 63, (mixed >> 4) | (high >> 6 << 4)], axis=1)

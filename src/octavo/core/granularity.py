@@ -59,7 +59,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def parse(text: str) -> Granularity:
-    """The granularity written as ``tensor``, ``channel``, ``channel:1``, ``block:32`` or ``block:32:0``."""
+    """Read a granularity: ``tensor``, ``channel``, ``channel:1``, ``block:32`` or ``block:32:0``."""
     kind, *numbers = str(text).split(":")
     try:
         values = [int(n) for n in numbers]
@@ -105,7 +105,7 @@ def parameter_shape(shape: Shape, granularity: Granularity) -> Shape:
 
 
 def checked(values: Array, shape: Shape, granularity: Granularity) -> Array:
-    """The parameters in the shape that ONNX stores; more or fewer than the tensor needs are an error."""
+    """Return parameters in the shape that ONNX stores; more or fewer than the tensor needs are an error."""
     wanted = parameter_shape(shape, granularity)
     if values.shape == wanted:
         return values
@@ -118,7 +118,7 @@ def checked(values: Array, shape: Shape, granularity: Granularity) -> Array:
 
 
 def spread(values: Array, shape: Shape, granularity: Granularity) -> Array:
-    """Parameters laid out so that they broadcast against the tensor."""
+    """Return parameters laid out so that they broadcast against the tensor."""
     values = checked(values, shape, granularity)
     match granularity:
         case PerTensor():

@@ -33,7 +33,7 @@ SLAB = 1 << 18  # elements handled at a time: one megabyte of float32
 
 
 def quantize(x: Array, params: QParams, *, limits: tuple[int, int] | None = None) -> Array:
-    """The array in the quantized type; ``limits`` narrows the integers used (symmetric, reduced range)."""
+    """Return the array in the quantized type; ``limits`` narrows the integers (symmetric, reduced range)."""
     x = np.asarray(x)
     kind = params.qtype
     wide = np.float64 if kind.bits == 32 else _wide_type(x.dtype)
@@ -69,7 +69,7 @@ def dequantize(q: Array, params: QParams) -> Array:
 
 
 def fake_quantize(x: Array, params: QParams, *, limits: tuple[int, int] | None = None) -> Array:
-    """The array after a round trip through the quantized type."""
+    """Return the array after a round trip through the quantized type."""
     return dequantize(quantize(x, params, limits=limits), params)
 
 
@@ -155,7 +155,7 @@ def _as_bytes(q: Array, kind: QType) -> Array:
 
 
 def blocked(x: Array, size: int, axis: int) -> Array:
-    """The array with ``axis`` split into (blocks, size); a last, shorter block is filled with its edge value.
+    """Split ``axis`` into (blocks, size); a last, shorter block is filled with its edge value.
 
     A view wherever ``size`` divides.
     """
@@ -167,7 +167,7 @@ def blocked(x: Array, size: int, axis: int) -> Array:
 
 
 def pack4(q: Array) -> npt.NDArray[np.uint8]:
-    """Two 4-bit values a byte, the first in the low half; an odd count is filled with zero."""
+    """Pack two 4-bit values into a byte, the first in the low half; an odd count is filled with zero."""
     flat = q.reshape(-1)
     flat = (flat if flat.dtype.itemsize == 1 else flat.astype(np.int8)).view(np.uint8)
     packed = np.zeros(-(-flat.size // 2), np.uint8)
@@ -178,7 +178,7 @@ def pack4(q: Array) -> npt.NDArray[np.uint8]:
 
 
 def pack2(q: Array) -> npt.NDArray[np.uint8]:
-    """Four 2-bit values a byte, the first in the lowest bits; a count that does not divide gets zeros."""
+    """Pack four 2-bit values into a byte, the first in the lowest bits; the last is filled with zeros."""
     flat = q.reshape(-1).astype(np.int8).view(np.uint8) & 0x03
     four = np.zeros((-(-flat.size // 4), 4), np.uint8)
     four.reshape(-1)[: flat.size] = flat
@@ -187,7 +187,7 @@ def pack2(q: Array) -> npt.NDArray[np.uint8]:
 
 
 def pack(q: Array, bits: int) -> npt.NDArray[np.uint8]:
-    """Values of 2, 4 or 8 bits as bytes, each row of the last axis by itself."""
+    """Pack values of 2, 4 or 8 bits into bytes, each row of the last axis by itself."""
     if bits == 8:
         return np.ascontiguousarray(q).view(np.uint8)
     each = 8 // bits

@@ -35,12 +35,12 @@ _MAX_NAME_BYTES = 255  # bytes of a file's name
 
 
 def new_name(kind: str) -> str:
-    """A hidden name that nothing has yet, for a file (``tmp``) or a folder (``dir``) of this process."""
+    """Return a hidden name that nothing has, for a file (``tmp``) or a folder (``dir``) of this process."""
     return f".octavo-{system()}-{os.getpid()}-{secrets.token_hex(8)}.{kind}"
 
 
 def backup_name(target: Path, first: Path, kind: str) -> str:
-    """A name for what stands in a target's place (``old``), or that nothing does (``new``), in an exchange.
+    """Return a name for what stood in a target's place (``old``), or a mark that nothing did (``new``).
 
     ``first`` is the first of the new files. A name too long for the target's to be in it is never cleared.
     """

@@ -37,7 +37,7 @@ def cosine(reference: npt.ArrayLike, other: npt.ArrayLike) -> float:
 
 
 def _pair(reference: npt.ArrayLike, other: npt.ArrayLike) -> tuple[F64, F64]:
-    """Both as flat float64; arrays of unequal size have no distance, and must not be broadcast to one."""
+    """Return both as flat float64; arrays of unequal size have no distance, and are never broadcast."""
     x, y = np.asarray(reference, np.float64), np.asarray(other, np.float64)
     if x.size != y.size:
         raise DataError(

@@ -99,7 +99,7 @@ class Origin:
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Spans in order, neighbours made one, empty ones left out."""
+    """Return spans in order, with neighbours joined and empty ones left out."""
     found: list[Span] = []
     for first, stop in sorted(spans):
         if stop <= first:

@@ -62,7 +62,7 @@ class Plan(Shown):
 
     @property
     def opset(self) -> int:
-        """The default opset that writing this takes: 13 for scales per channel, 21 and 25 for newer types."""
+        """Return the opset that writing this takes: 13 for scales per channel, 21 and 25 for newer types."""
         found = 1
         for key, entry in self.entries.items():
             node = self.nodes.get(key.consumer or "")
@@ -117,7 +117,7 @@ class Plan(Shown):
         return Counter(node.op_type for node in self.nodes.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: one line of JSON per entry."""
+        """Return plain data, with a row for each entry."""
         return {
             "octavo_plan": 1,
             "style": self.style.value,
@@ -176,7 +176,7 @@ class Plan(Shown):
         return plan_edits.keep_float(self, patterns)
 
     def without(self, *tensors: str) -> Plan:
-        """A plan without the entries of the tensors that match (names or globs): they stay in float."""
+        """Return a plan without the entries of tensors that match (names or globs): they stay in float."""
         from octavo.core import plan_edits
 
         return plan_edits.without(self, tensors)

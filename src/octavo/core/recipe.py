@@ -133,7 +133,7 @@ class Recipe(Brief):
         return self.activations is None and isinstance(self.weights.granularity, PerBlock)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; a callable among the patterns can't be written and is an error."""
+        """Return plain data; a callable among the patterns can't be written and is an error."""
         plain: dict[str, Any] = codec.encode(self)
         return plain
 
@@ -226,7 +226,7 @@ _MOST_JSON, _MOST_YAML = 16 << 20, 1 << 20  # bytes; YAML takes seconds for each
 
 
 def _reason(error: Exception) -> str:
-    """Why a file could not be parsed, in one line, with the place where PyYAML knows it."""
+    """Return why a file could not be parsed, in one line, with the place where PyYAML knows it."""
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
         return f"{getattr(error, 'problem', None) or 'syntax error'} in line {mark.line + 1}"
@@ -265,7 +265,7 @@ PRESETS: dict[str, Recipe] = {
 
 
 def preset(name: str) -> Recipe:
-    """The preset of this name: W8A8, W8A16 and FP8 are static, W8 dynamic, W4 and W4A16 weight-only."""
+    """Return the preset of this name: W8A8, W8A16 and FP8 are static, W8 is dynamic, W4 is weight-only."""
     if name not in PRESETS:
         raise RecipeError(
             f"{name!r} is not a preset{closest(name, PRESETS) or '.'} Known: {', '.join(PRESETS)}."

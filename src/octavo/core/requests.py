@@ -85,7 +85,7 @@ class Request:
         return replace(self, kept=Histogram(self.kept)) if isinstance(self.kept, Extremes) else self
 
     def __str__(self) -> str:
-        """The request in the words that statistics files record; files of any version have the same."""
+        """Return the request in the words that statistics files record, the same in files of any version."""
         step = self.subset.step if self.subset is not None else 0
         words = {
             "histogram": isinstance(self.kept, Histogram),

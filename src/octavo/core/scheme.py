@@ -171,7 +171,7 @@ class DynamicScheme:
 
 
 def weight_scheme(current: Scheme | None, name: str) -> Scheme:
-    """The scheme of weights with the type of this name; one scale for each channel where none is known."""
+    """Return the scheme of weights with the type of this name; by default with a scale for each channel."""
     kind = qtype(name)
     base = current if current is not None else Scheme(kind, PerChannel())
     return base.but(qtype=kind, symmetric=kind.symmetric_by_default)

@@ -63,7 +63,7 @@ class State(Protocol):
 
 
 def merged(left: State, right: State) -> State:
-    """One state for what both have seen."""
+    """Return one state for what both have seen."""
     if left.kind != right.kind:
         raise TableError(
             f"Statistics of kinds {left.kind!r} and {right.kind!r} can't be merged; collect both alike."

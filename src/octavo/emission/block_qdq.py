@@ -43,7 +43,7 @@ _TYPES = {
 
 
 def typed(integers: Array, bits: int, *, signed: bool, name: str | None = None) -> ir.TensorProtocol:
-    """Unsigned integers as a tensor of the type that has these bits; signed ones are moved by half."""
+    """Return unsigned integers as a tensor of the type with these bits; signed ones are moved by half."""
     kind, dtype = _TYPES[bits, signed]
     moved = integers.astype(np.int16) - (1 << (bits - 1) if signed else 0)
     return ir.Tensor(np.ascontiguousarray(moved).astype(dtype), dtype=ir.DataType[kind], name=name)

@@ -19,7 +19,7 @@ NF4_BLOCK = 64  # weights to a scale, as bitsandbytes and transformers.js have i
 
 
 def with_nf4_weights(model: ir.Model) -> ir.Model:
-    """The model with NF4 weights in all products that have a constant matrix, changed in place."""
+    """Give all products that have a constant matrix NF4 weights, in place, and return the model."""
     normalize(model)
     write_products(model, bnb4.NF4, NF4_BLOCK)
     return model
@@ -59,7 +59,7 @@ def _refusal(weight: ir.TensorProtocol | None) -> str | None:
 def stored(
     edit: Editor, name: str, source: ir.TensorProtocol, kind: int, size: int
 ) -> tuple[ir.Value, ir.Value]:
-    """The codes and the largest magnitudes of a weight as constants of the graph."""
+    """Return the codes and the largest magnitudes of a weight as constants of the graph."""
     found = bnb4.quantize(np.asarray(source.numpy()).T, kind, size)
     return edit.constant(f"{name}_Bnb4", found.packed), edit.constant(f"{name}_absmax", found.absmax)
 

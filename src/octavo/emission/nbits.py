@@ -15,9 +15,7 @@ import onnx_ir as ir
 
 from octavo.core import kernels
 from octavo.core.blocks import Array, BlockMatrix, BlockScheme
-from octavo.core.granularity import PerBlock
 from octavo.core.plan import Key
-from octavo.core.qparams import QParams
 from octavo.emission import names
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
@@ -90,58 +88,8 @@ def stored(writer: Writer, key: Key, called: BlockNames, how: str) -> StoredBloc
     return found
 
 
-def block_product(writer: Writer, node: ir.Node) -> None:
-    """Write MatMulNBits in the place of a MatMul or Gemm with a constant matrix, by a plan."""
-    weight = node.inputs[1]
-    key = Key(weight.name or "", node.name) if weight is not None else Key("")
-    params = writer.params.get(key)
-    if params is not None and params.matrix is not None:
-        _write_chosen(writer, node, key)
-        return
-    source = weight.const_value if weight is not None else None
-    if source is None or params is None or not isinstance(params.granularity, PerBlock):
-        raise TableError(f"The plan wants {node.name!r} as {MATMUL_NBITS.op_type}: its weight needs blocks.")
-    turned = params.granularity.axis == 1  # stored as [N, K] already
-    size = params.granularity.size
-    rows, columns = (int(d) for d in source.shape.numpy()[:: -1 if turned else 1])
-    scheme = BlockScheme(params.qtype.bits, size, symmetric=True)
-    integers = writer.editor.constant(
-        key.tensor + names.QUANTIZED, _planned(source, params, (columns, rows), scheme, turned, writer.keeps)
-    )
-    scale = params.scale if turned else params.scale.T
-    scales = writer.constant(key.tensor + names.SCALE, np.ascontiguousarray(scale))
-    operands = [node.inputs[0], integers, scales]
-    if len(node.inputs) > 2:
-        operands += [None, None, node.inputs[2]]
-    new = writer.like(node, MATMUL_NBITS.domain, MATMUL_NBITS.op_type, operands)
-    for name, number in numbers(
-        rows, columns, scheme, writer.plan.nodes[node.name or ""].accuracy_level
-    ).items():
-        new.attributes[name] = ir.AttrInt64(name, number)
-    writer.replace_node(node, [new])
-    writer.nodes[node.name or ""] = new
-
-
-def _planned(
-    source: ir.TensorProtocol,
-    params: QParams,
-    shape: tuple[int, int],
-    scheme: BlockScheme,
-    turned: bool,
-    keep: bool,
-) -> ir.LazyTensor:
-    """Return the integers as the kernel reads them, computed when their bytes are read."""
-
-    def compute() -> ir.TensorProtocol:
-        whole = kernels.quantize(np.asarray(source.numpy()), params)
-        rows = (whole if turned else whole.T).astype(np.int16) - params.qtype.qmin
-        return ir.Tensor(laid_out(rows.astype(np.uint8), scheme))
-
-    return ir.LazyTensor(compute, dtype=ir.DataType.UINT8, shape=packed_shape(*shape, scheme), cache=keep)
-
-
-def _write_chosen(writer: Writer, node: ir.Node, key: Key) -> None:
-    """Write MatMulNBits with the integers that a weight algorithm chose."""
+def block_product(writer: Writer, node: ir.Node, key: Key) -> None:
+    """Write MatMulNBits in the place of a MatMul or Gemm, with the integers that a weight algorithm chose."""
     edit, planned = writer.editor, writer.plan.nodes[node.name or ""]
     weights = stored(writer, key, GROUPED if writer.plan.writing.group_names else PLAIN, MATMUL_NBITS.op_type)
     matrix = weights.matrix
@@ -181,7 +129,7 @@ def packed_shape(columns: int, rows: int, scheme: BlockScheme) -> ir.Shape:
 
 
 def laid_out(integers: Array, scheme: BlockScheme) -> Array:
-    """Integers [N, K] as [N, blocks, bytes]; what lies beyond K is zero, and the kernel does not read it."""
+    """Lay integers [N, K] out as [N, blocks, bytes]; the kernel does not read the zeros beyond K."""
     count, columns = integers.shape
     blocks = -(-columns // scheme.size)
     padded = np.zeros((count, blocks * scheme.size), np.uint8)

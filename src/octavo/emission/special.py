@@ -26,7 +26,7 @@ def write(writer: Writer, name: str) -> bool:
         _lookup(writer, node)
         return True
     if planned.lowering == MATMUL_NBITS.op_type:
-        block_product(writer, node)
+        block_product(writer, node, _key(node, 1))
         return True
     if planned.lowering == node.op_type and _is_weight_alone(writer, node):
         block_qdq.write_dequantized(writer, node, _key(node, 1))

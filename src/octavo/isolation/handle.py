@@ -41,7 +41,7 @@ def isolated(
     seconds: float | None = None,
     file_size: int | str | None = None,
 ) -> Isolated:
-    """Verbs that run in a process of their own, for untrusted models and data.
+    """Return verbs that run in a process of their own, for untrusted models and data.
 
     ``memory`` (bytes, or ``"4GiB"``) is what each process may take, ``seconds`` how long a verb may last,
     ``file_size`` how large a file may become. A crash or a limit there is an :class:`IsolationError` here,

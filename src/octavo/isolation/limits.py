@@ -31,7 +31,7 @@ class Limits:
         seconds: float | str | None = None,
         file_size: int | str | None = None,
     ) -> Limits:
-        """Limits as people write them (``"4GiB"``); left out: 3/4 of the machine's memory, 1 h, 64 GiB."""
+        """Read limits such as ``"4GiB"``; the defaults are 3/4 of the machine's memory, 1 h and 64 GiB."""
         made = cls(
             _size("memory", memory) if memory is not None else _usual_memory(),
             _seconds(seconds) if seconds is not None else 3600.0,
@@ -45,7 +45,7 @@ class Limits:
 
     @classmethod
     def parse(cls, text: str) -> Limits:
-        """Limits on a command line: ``memory=4GiB,seconds=600,file-size=8GiB``, in any order."""
+        """Read limits on a command line: ``memory=4GiB,seconds=600,file-size=8GiB``, in any order."""
         found: dict[str, str] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             name, _, value = part.partition("=")

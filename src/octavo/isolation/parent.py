@@ -62,7 +62,7 @@ def run(call: Call, limits: Limits, listen: Listener) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _started(call: Call, limits: Limits, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The process; whatever ends the block, it is gone afterwards."""
+    """Start the process; whatever ends the block, it is gone afterwards."""
     settings = {
         "entry": call.entry,
         "call": str(_packed(call.given, folder)),
@@ -130,7 +130,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _pass_on(stream: IO[bytes]) -> None:
-    """What libraries print, without anything that a terminal would obey."""
+    """Pass on what libraries print, without anything that a terminal would obey."""
     from octavo.reporting.text import clean
 
     left = _MOST_REMARKS

@@ -80,7 +80,7 @@ class HalfSlots:
 
 
 def half_slots(node: ir.Node, opset: int, dtype: ir.DataType) -> HalfSlots | None:
-    """The inputs and outputs of a node that may be of a 16-bit type, or None where nothing is known of it."""
+    """Return which inputs and outputs of a node may be of a 16-bit type; None for unknown operators."""
     if node.op_type in CONTRIB_TAKES_HALF and (node.domain == CONTRIB or not onnx.defs.has(node.op_type)):
         return HalfSlots((True,), (True,))
     return _standard_slots(node.op_type, opset, dtype.name.lower()) if not node.domain else None

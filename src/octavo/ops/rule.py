@@ -137,7 +137,7 @@ class Lowering:
         return not self.one_zero_point or (scheme.symmetric and scheme.qtype.signed)
 
     def refusal(self, node: ir.Node) -> str | None:
-        """Why this very node can't be lowered so, or None."""
+        """Return why this very node can't be lowered so, or None."""
         return self.refuse(node) if self.refuse is not None else None
 
 
@@ -220,7 +220,7 @@ class OpRule:
         return Out() if isinstance(found, Same) and self.blends is not None and self.blends(node) else found
 
     def refusal(self, node: ir.Node) -> str | None:
-        """Why this very node can't be quantized, or None."""
+        """Return why this very node can't be quantized, or None."""
         return self.refuse(node) if self.refuse is not None else None
 
 

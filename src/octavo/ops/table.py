@@ -19,28 +19,28 @@ Q, I = Style.QOPERATOR, Style.INTEGER  # noqa: E741
 
 
 def linear(op: str, weight: Weight, *, bias: bool = True, **more: object) -> OpRule:
-    """Sums of products of an activation with a weight."""
+    """Return the row of an operator that sums products of an activation with a weight."""
     inputs = (Act(), weight, Bias()) if bias else (Act(), weight)
     return OpRule(op, Kind.LINEAR, inputs, **more)  # type: ignore[arg-type]
 
 
 def elementwise(op: str, *inputs: object, **more: object) -> OpRule:
-    """Any inputs, and one result with a range of its own."""
+    """Return the row of an operator with any inputs, and one result with a range of its own."""
     return OpRule(op, Kind.ELEMENTWISE, inputs, **more)  # type: ignore[arg-type]
 
 
 def unary(op: str, low: float | None = None, high: float | None = None, **more: object) -> OpRule:
-    """One activation in, one out; ``low, high`` where its range is known."""
+    """Return the row of an operator with one activation in and one out, of a known range if given."""
     return elementwise(op, Act(), outputs=(Out(low, high),), **more)
 
 
 def binary(op: str, **more: object) -> OpRule:
-    """Two activations in, one out."""
+    """Return the row of an operator with two activations in and one out."""
     return elementwise(op, Act(), Act(), **more)
 
 
 def joined(op: str, **more: object) -> OpRule:
-    """Any number of activations in, one out."""
+    """Return the row of an operator with any number of activations in and one out."""
     return elementwise(op, Act(), variadic=True, **more)
 
 
@@ -51,7 +51,7 @@ def recurrent(op: str, **more: object) -> OpRule:
 
 
 def moves(op: str, operands: str = "q0 rest", **more: object) -> OpRule:
-    """Values of input 0 are moved; the operator itself runs on 8-bit integers."""
+    """Return the row of an operator that moves the values of input 0, and runs on 8-bit integers itself."""
     settings: dict[str, object] = {
         "outputs": (Same(),),
         "variadic": True,

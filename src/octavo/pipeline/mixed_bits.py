@@ -61,7 +61,7 @@ class _Layer:
     inputs: Array | None
 
     def rows(self) -> Array:
-        """The weight as rows of what one output is computed from."""
+        """Return the weight as rows of what one output is computed from."""
         whole = weight_array(self.value)
         return np.moveaxis(whole, self.axis, -1)
 
@@ -71,7 +71,7 @@ class _Layer:
         return grain.axis if isinstance(grain, PerBlock) and grain.axis is not None else 0
 
     def stored(self, rows: Array) -> Array:
-        """Rows as the initializer holds them."""
+        """Return rows as the initializer holds them."""
         read = np.moveaxis(rows, -1, self.axis)
         source = weight_of(self.value)
         perm = source[1] if source is not None else None
@@ -79,13 +79,13 @@ class _Layer:
         return np.ascontiguousarray(placed, weight_array(self.value).dtype)
 
     def rounded(self, rows: Array, width: _Width) -> Array:
-        """What rows are after rounding; 8 bits are rounded to nearest, as the plan does it."""
+        """Return rows after rounding; 8 bits are rounded to nearest, as the plan does it."""
         how = algorithm("rtn" if width.bits == 8 else self.entry.algorithm or "rtn")
         scheme = BlockScheme(width.bits, width.block, self.entry.scheme.symmetric)
         return how.blocks(rows, scheme, self.inputs).real()
 
     def error(self, rows: Array, real: Array) -> float:
-        """The squared error of the outputs, up to correlations of inputs."""
+        """Return the squared error of the outputs, up to correlations of inputs."""
         squares = 1.0 if self.inputs is None else self.inputs
         return float(((real - rows) ** 2 * squares).sum())
 

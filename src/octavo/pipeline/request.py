@@ -319,7 +319,7 @@ def _of_bits(text: str | int, signed: bool) -> QType:
 
 
 def _layer(pattern: str, text: str | int, signed: bool) -> LayerWeights:
-    """Settings of some layers: bits or a type, with a block behind a slash, or ``float``."""
+    """Read the settings of some layers: bits or a type, with a block behind a slash, or ``float``."""
     kind, _, size = str(text).partition("/")
     if kind == "float":
         return LayerWeights(pattern, keep_float=True)
@@ -368,14 +368,14 @@ def _own_name(chosen: OutputFormat) -> str:
 
 
 def patterns(given: Iterable[Pattern] | Pattern | None) -> tuple[Pattern, ...]:
-    """Patterns of nodes as a tuple; a single one needs no brackets."""
+    """Return patterns of nodes as a tuple; a single one needs no brackets."""
     if given is None:
         return ()
     return (given,) if isinstance(given, str) or callable(given) else tuple(given)
 
 
 def names(what: str, given: Iterable[str] | str | None) -> tuple[str, ...]:
-    """Names as a tuple, from a list of them or from text with commas."""
+    """Return names as a tuple, from a list of them or from text with commas."""
     listed = given.split(",") if isinstance(given, str) else list(given or ())
     found = tuple(str(name).strip() for name in listed if str(name).strip())
     if not found and listed != [] and what == "op_types":

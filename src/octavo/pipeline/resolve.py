@@ -51,7 +51,7 @@ def check_data(chosen: Sequence[Step], data: Any, run: Run) -> None:
 
 
 def enough(listed: Sequence[ListedStep], samples: calibration.FingerprintedSamples) -> tuple[Step, ...]:
-    """The steps that there are samples enough for, of those whose ``min-samples`` says how many they take.
+    """Return the steps for which there are enough samples, by their ``min-samples``.
 
     One that reads the data before calibration does is also left out where data can be read only once.
     """
@@ -145,7 +145,7 @@ def range_steps(
 def resolved(
     model: ir.Model, plan: Plan, found: Calibrated | None, run: Run, steps: Steps | None = None
 ) -> tuple[Params, tuple[StepReport, ...]]:
-    """Scales and zero points of every entry, and what all steps did."""
+    """Return scales and zero points of every entry, and what all steps did."""
     ranges, more = range_steps(model, plan, found, steps, run)
     reports = (*(steps.reports if steps is not None else ()), *more)
     params = planning.resolve(
@@ -177,5 +177,5 @@ def _trial(model: ir.Model, plan: Plan, params: Params, found: Calibrated, run: 
 
 
 def _alone(run: Run) -> Run:
-    """The run without what others have found: the model is another one here."""
+    """Return the run without the statistics that others have found: the model is another one here."""
     return replace(run, observation=replace(run.observation, known=None))

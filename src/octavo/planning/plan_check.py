@@ -53,7 +53,7 @@ def check_fits(model: ir.Model, plan: Plan) -> None:
 
 
 def _check_nodes(plan: Plan, nodes: dict[str, ir.Node]) -> None:
-    """Nodes and entries agree: what is listed reads something quantized, and what is surrounded is listed."""
+    """Raise where a listed node reads nothing quantized, or one between quantized tensors is not listed."""
     said = {*plan.nodes, *plan.fused, *plan.barriers, *(one.node for one in plan.skipped)}
     said |= {one.bias_add for one in plan.nodes.values() if one.bias_add is not None}
     for name, node in nodes.items():
@@ -96,7 +96,7 @@ def _check_key(key: Key, nodes: dict[str, ir.Node], values: dict[str, ir.Value])
 
 
 def _check_bias(node: ir.Node, add: str | None, nodes: dict[str, ir.Node]) -> None:
-    """The Add that goes into a layer reads the layer's result, as nobody else does, and another tensor."""
+    """Raise where the Add of a layer is not one that alone reads its result, beside another tensor."""
     if add is None:
         return
     read = list(nodes[add].inputs)

@@ -221,7 +221,7 @@ def dequantized_by(value: ir.Value | None) -> QParams | None:
 
 
 def _operand_refusal(node: ir.Node, rule: OpRule, recipe: Recipe) -> str | None:
-    """A constant beside an activation has to have a range: masks and infinities have none."""
+    """Return why a constant beside an activation has no usable range: it is a mask or an infinity."""
     for value in rule.reads(node, Act) if recipe.is_static else ():
         found = query.array(value)
         if found is not None and found.size and not np.abs(found).max() < SIGNAL:

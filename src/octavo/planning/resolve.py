@@ -94,15 +94,19 @@ def _has_one_scale(entry: Constant) -> bool:
 
 
 def _chosen_by_algorithms(plan: Plan, values: Mapping[str, ir.Value], inputs: Mapping[Key, Array]) -> Params:
-    """Return the parameters of weights that an algorithm quantizes; one that several read alike is one."""
+    """Return the parameters of weights that an algorithm quantizes; one that several read alike is one.
+
+    Blocks of MatMulNBits for which the plan names no algorithm are rounded to nearest.
+    """
     found: Params = {}
     known: dict[object, QParams] = {}
     tied = {plan.root(key) for key, entry in plan.entries.items() if isinstance(entry, Shared)}
     for key, entry in plan.entries.items():
-        if not isinstance(entry, Constant) or entry.algorithm is None:
-            continue
         node = plan.nodes.get(key.consumer or "")
-        fractions = node is not None and node.lowering == MATMUL_NBITS.op_type and key not in tied
+        nbits = node is not None and node.lowering == MATMUL_NBITS.op_type
+        if not isinstance(entry, Constant) or (entry.algorithm is None and not nbits):
+            continue
+        fractions = nbits and key not in tied
         source = weight_of(_named(key, values))
         slot = (source, entry, fractions)
         if slot not in known:
@@ -115,7 +119,7 @@ def _by_algorithm(
     key: Key, entry: Constant, values: Mapping[str, ir.Value], inputs: Array | None, *, fractions: bool
 ) -> QParams:
     """Quantize a weight by its algorithm; zero points may be fractions in MatMulNBits of few bits."""
-    scheme, chosen = entry.scheme, algorithm(entry.algorithm or "")
+    scheme, chosen = entry.scheme, algorithm(entry.algorithm or "rtn")
     grain = scheme.granularity
     if not isinstance(grain, PerBlock) or grain.axis is None:
         raise RecipeError(

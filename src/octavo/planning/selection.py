@@ -43,7 +43,7 @@ class Selection:
         return (node.name or "") in self._excluded
 
     def refusal(self, node: ir.Node) -> str | None:
-        """Why the recipe leaves this node out, or None where it lets it in."""
+        """Return why the recipe leaves this node out, or None where it lets it in."""
         name = node.name or ""
         if name in self._excluded:
             return f"excluded by {_text(self._excluded[name])}"
@@ -56,7 +56,7 @@ class Selection:
         return None
 
     def matches(self, pattern: Pattern, *, folded: bool = False) -> set[str]:
-        """The names of the nodes that a pattern means; none is an error, unless they may have been folded."""
+        """Return the names of the nodes that a pattern means; none is an error, unless they were folded."""
         found = self._find(pattern)
         if found:
             return found
@@ -88,7 +88,7 @@ class Selection:
         return _named(pattern, self._op_of)
 
     def _between(self, pattern: str, rest: str) -> set[str]:
-        """Nodes on a path from the first tensor to the second."""
+        """Return the nodes on a path from the first tensor to the second."""
         ends = [name.strip() for name in rest.split(",")]
         if len(ends) != 2:
             raise RecipeError(f"The pattern {pattern!r} needs two tensors: between:FIRST,LAST.")
@@ -128,7 +128,7 @@ def _named(pattern: str, op_of: Mapping[str, str]) -> set[str]:
 
 
 def _reach(value: ir.Value, owners: Mapping[ir.Graph, ir.Node], *, forward: bool) -> set[str]:
-    """Names of all nodes after (or before) a value, into and out of subgraphs."""
+    """Return the names of all nodes after (or before) a value, into and out of subgraphs."""
     found: set[str] = set()
     todo = [value]
     while todo:

@@ -16,7 +16,7 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
 def sheet(machine: str, flags: frozenset[str]) -> Target:
-    """The datasheet for an architecture with these CPU flags; without flags, the one that is always right."""
+    """Return the datasheet for an architecture and CPU flags; without flags the one that is always right."""
     if machine.lower() in ("aarch64", "arm64"):
         return ORT_CPU_ARM64
     return ORT_CPU_VNNI if flags & _VNNI else ORT_CPU_AVX2

@@ -74,7 +74,7 @@ def by_rows(rows: Array, scheme: BlockScheme, solve: Solve) -> Blocks:
 
 
 def _slabs(rows: Array) -> Iterator[tuple[int, Array]]:
-    """A few rows at a time, and where they begin; read in larger pieces, since rows may lie across memory."""
+    """Yield a few rows at a time, and where they begin; pieces are larger, as rows may lie across memory."""
     columns = max(rows.shape[1], 1)
     few, many = max(1, _SLAB // columns), max(1, _PIECE // columns)
     for start in range(0, len(rows), many):
@@ -98,6 +98,6 @@ def inverse_of(scale: Array) -> Array:
 
 
 def stored(numbers: Array, dtype: npt.DTypeLike) -> Array:
-    """Numbers rounded to the type they will be stored in, as float32."""
+    """Return numbers rounded to the type that they will be stored in, as float32."""
     with np.errstate(over="ignore"):
         return numbers.astype(dtype).astype(np.float32)

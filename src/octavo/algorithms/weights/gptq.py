@@ -67,7 +67,7 @@ class Gptq:
         )
 
     def ranges(self, part: Array, scheme: BlockScheme, dtype: np.dtype[np.generic]) -> tuple[Array, Array]:
-        """Scale and zero point of a block of columns, one for each row."""
+        """Return scale and zero point of a block of columns, one for each row."""
         tiles = part.T if self.per_row else part.reshape(-1, 1)
         count = tiles.shape[1]
         ratio = np.ones(count)

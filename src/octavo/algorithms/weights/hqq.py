@@ -80,7 +80,7 @@ class Hqq:
 def refined(
     tensor: Array, scale: Array, zero: Array, limits: list[int], axis: int, how: dict[str, float]
 ) -> Array:
-    """Better zero points of ``clip(round(tensor * scale + zero))`` for groups along an axis."""
+    """Return better zero points of ``clip(round(tensor * scale + zero))`` for groups along an axis."""
     names = {"lp_norm": "p", "beta": "beta", "kappa": "kappa", "iters": "steps"}
     known = {names[key]: value for key, value in how.items() if key in names}
     settings = Hqq(**{**known, "steps": int(known.get("steps", Hqq.steps))})  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def refined(
 def grouped(
     tensor: Array, bits: int, size: int, axis: int, *, optimize: bool, whole: bool
 ) -> tuple[Array, Array, Array]:
-    """Integers in the tensor's shape; scales and zero points of groups along an axis, one a row."""
+    """Return integers in the tensor's shape, with scales and zero points of groups along an axis."""
     turned = tensor if axis else tensor.T
     rows = turned.reshape(-1, size)
     start = BlockScheme(bits, size, whole_zero=whole and not optimize)

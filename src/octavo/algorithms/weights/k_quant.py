@@ -142,7 +142,7 @@ class WeightedSearch:
         self.offer(np.where(usable, scale, self.scale), np.where(usable, zero, self.zero))
 
     def symmetric(self, extra: float) -> None:
-        """The same with the zero point in the middle, for either sign of the scale."""
+        """Do the same with the zero point in the middle, for either sign of the scale."""
         middle = np.float32(self.scheme.middle)
         for sign in (-1, 1):
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -93,7 +93,7 @@ def described(rows: Array, scheme: BlockScheme, ratio: float, *, signed: bool) -
 
 
 def centred(integers: Array, scheme: BlockScheme) -> Array:
-    """Unsigned integers as signed ones, zero in place of the middle."""
+    """Return unsigned integers as signed ones, with zero in the place of the middle."""
     return (integers.astype(np.int16) - scheme.middle).astype(np.int8)
 
 

@@ -165,7 +165,7 @@ class TargetPolicy(Policy):
         )
 
     def _in_blocks(self, node: ir.Node) -> bool:
-        """Scale a layer block by block, which needs no range of its input, where the target can."""
+        """Scale a layer block by block, which needs no range of its input, where the target can do so."""
         scheme = weights.blocks_of(node, self.recipe, self.target) if not self.everywhere else None
         if scheme is None or node.inputs[1] is None:
             return False
