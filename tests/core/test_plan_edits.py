@@ -14,6 +14,7 @@ from quantizing import feeds_for, session
 
 import octavo
 from octavo.core.plan import Bounded, Fixed, Key, Measured, Plan
+from octavo.core.qtypes import qtype
 from octavo.errors import RecipeError, TableError
 from octavo.model.files import io
 
@@ -71,6 +72,27 @@ def test_a_tensor_gets_other_settings(plan: Plan, proto: onnx.ModelProto) -> Non
     result = octavo.quantize(proto, feeds_for(proto), plan=fixed)
     assert float(result.params[key].scale) == 0.5
     assert np.isfinite(next(iter(session(io.to_proto(result.model)).run(feeds_for(proto)[0]).values()))).all()
+
+
+def test_settings_of_a_tensor_may_be_given_by_name_in_an_override_too() -> None:
+    named = octavo.Override("x", qtype="uint16", granularity="channel:1", method="percentile:99.9")
+    assert named == octavo.Override(
+        "x",
+        qtype=qtype("uint16"),
+        granularity=octavo.PerChannel(1),
+        method=octavo.Percentile(99.9),
+    )
+
+
+def test_the_text_of_a_plan_is_what_its_file_holds(plan: Plan, tmp_path: Path) -> None:
+    plan.save(tmp_path / "plan.json")
+    assert (tmp_path / "plan.json").read_text(encoding="utf-8") == plan.to_json()
+    assert Plan.from_dict(json.loads(plan.to_json())) == plan
+
+
+def test_a_keyword_that_plans_do_not_know_is_refused(proto: onnx.ModelProto) -> None:
+    with pytest.raises(RecipeError, match="no keyword 'max_drop'"):
+        octavo.plan(proto, max_drop="1%")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

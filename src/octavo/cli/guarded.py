@@ -24,9 +24,7 @@ _LOSSES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRA
 _DIE_WITH_PARENT = 1  # <linux/prctl.h>
 _asked_by: list[int] = []  # the signals that asked this process to stop
 _MOST_REQUESTS = 3  # to stop, before the child is killed
-_REPEAT_SECONDS = (
-    1.0  # in which a second signal is the same request, such as that of a terminal to a whole group
-)
+_REPEAT_SECONDS = 1.0  # a second signal within it is the same request, such as a terminal's to a whole group
 
 
 def is_wanted(arguments: Sequence[str]) -> bool:

@@ -175,9 +175,7 @@ class Recipe(Brief):
             raise RecipeError(f"Recipe {path} is no text in UTF-8: {error}.") from error
         try:
             data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-        except (
-            Exception
-        ) as error:  # PyYAML lets through whatever a malformed scalar makes int() or a dict raise
+        except Exception as error:  # PyYAML lets through whatever int() or a dict raises
             raise RecipeError(f"Recipe {path} is neither YAML nor JSON: {_reason(error)}.") from error
         try:
             return cls.from_dict(data)

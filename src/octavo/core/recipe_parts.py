@@ -65,9 +65,8 @@ class Listing:
     symmetric_channels: bool = False  # weights with a scale for each channel are symmetric in any case
     tensors: tuple[str, ...] = ()  # quantized though no node asks for it
     shared: tuple[tuple[str, str], ...] = ()  # a tensor, and the one whose parameters it takes
-    biases: tuple[
-        tuple[str, str, str, str], ...
-    ] = ()  # node, its int32 bias, and the two that give the scale
+    # A node, its int32 bias, and the two that give the scale.
+    biases: tuple[tuple[str, str, str, str], ...] = ()
 
     def __post_init__(self) -> None:
         set_tuple(self, "float_outputs")

@@ -273,10 +273,9 @@ class Emitter:
                     and "axis" in dq.attributes
                     and self.plan.writing.explicit
                 ):
+                    # Counted from the last axis, as tools expect.
                     axis = dq.attributes["axis"].as_int() - len(value.shape or ())
-                    dq.attributes["axis"] = ir.AttrInt64(
-                        "axis", axis
-                    )  # counted from the last, as tools expect
+                    dq.attributes["axis"] = ir.AttrInt64("axis", axis)
                 self.w.at_start([dq])
                 self.w.replace_everywhere(value, dq.outputs[0], keep=list(early))
 

@@ -101,10 +101,9 @@ class Writer:
         known = self._constants.get(slot)
         if known is None:
             zero = self._zero(base + names.ZERO_POINT + suffix, params)
-            derived = isinstance(
-                self.plan.entries[key], Derived
-            )  # the scale of a bias is a list, even of one
-            content = np.atleast_1d(params.scale) if derived else params.scale
+            # The scale of a bias is a list, even of one.
+            is_bias = isinstance(self.plan.entries[key], Derived)
+            content = np.atleast_1d(params.scale) if is_bias else params.scale
             scale = self.number(base + names.SCALE + suffix, content)
             known = self._constants[slot] = (scale, zero)
         return known

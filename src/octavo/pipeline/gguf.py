@@ -36,9 +36,7 @@ from octavo.planning.resolve import Params
 from octavo.planning.weights import weight_of
 from octavo.result import check_output, write_verified
 
-SAME_COSINE = (
-    0.9  # cosine of a weight and the tensor that it was rounded to; 4 bits leave 0.99, others have 0
-)
+SAME_COSINE = 0.9  # of a weight and what it was rounded to; 4 bits leave 0.99, and other weights have 0
 _ROWS = 16  # of each weight that are compared, spread over all of it
 _ANEW = BlockScheme(8, 32, symmetric=True)  # of what the file stores in a way that MatMulNBits has not
 

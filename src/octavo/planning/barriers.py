@@ -139,9 +139,8 @@ def find(
     )
     if not (target.kernels.rounds_float_weights or float8):
         return ()
-    fuses = (
-        target.kernels.fused or ORT_CPU_VNNI.kernels.fused
-    )  # whatever the target, results are checked in ONNX Runtime
+    # Whatever the target, results are checked in ONNX Runtime.
+    fuses = target.kernels.fused or ORT_CPU_VNNI.kernels.fused
     found = []
     for node in nodes:
         is_quantized = node.name in quantized

@@ -48,9 +48,7 @@ class ConvPlacement:
     """Which convolutions gain. Work is counted in multiplications per output."""
 
     first_min_work: int = 0  # a first Conv with less is faster in float
-    large_first_min_work: int = (
-        0  # the same for outputs of 64 × 64 and more; so is a depthwise Conv behind it
-    )
+    large_first_min_work: int = 0  # the same for outputs of 64 × 64 and more, and a depthwise Conv behind it
     output_max_work: int = 0  # a 1×1 Conv with no more that computes a model output stays in float
     max_groups: int | None = None  # a grouped, not depthwise Conv with more is slower than float
     idle_depthwise_in_float: bool = False  # a depthwise Conv between float operators is faster in float
@@ -65,9 +63,7 @@ class OpPlacement:
     elementwise: frozenset[str] = frozenset()  # between quantized neighbours
     data_movement: frozenset[str] = frozenset()  # run on integers when their parameters are shared
     recurrent: frozenset[str] = frozenset()
-    gates: frozenset[str] = (
-        frozenset()
-    )  # kept in float except where one result per channel scales a feature map
+    gates: frozenset[str] = frozenset()  # quantized only where one result per channel scales a feature map
     needs_output: frozenset[str] = frozenset()  # linear ops that are fast only when their output is quantized
     kept_in_float: Mapping[str, str] = field(default_factory=dict)  # op → reason
     dynamic_kept_in_float: Mapping[str, str] = field(default_factory=dict)
@@ -88,9 +84,8 @@ class OutlierInputs(Enum):
 class Kernels:
     """What the runtime makes of a quantized graph."""
 
-    integer_types: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # op → types with integer kernels
+    # op → types with integer kernels
+    integer_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fused: frozenset[str] = frozenset()  # replaced between Q and DQ by kernels that take 8-bit integers only
     rounds_float_weights: bool = True  # of float layers between Q and DQ, which therefore need a barrier
     runs_patterns_whole: bool = True  # runs a pattern such as HardSwish as one float operator, left alone
@@ -106,9 +101,7 @@ class Kernels:
 class Lowerings:
     """What is written as another operator because the runtime computes that faster."""
 
-    sum_before: frozenset[str] = (
-        frozenset()
-    )  # an Add in front of these, fused with them, is slow: Sum instead
+    sum_before: frozenset[str] = frozenset()  # an Add in front of these is slow, as it is fused: Sum instead
     softmax_floor: bool = False  # causally masked scores are raised until their exp is a normal float
     softmax_in_parts: bool = False  # over an axis with two or more behind it
     hard_swish_as_product: bool = False  # of integers: the input and its gate

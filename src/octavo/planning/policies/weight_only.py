@@ -257,9 +257,7 @@ class _Matrix:
     shape: tuple[int, ...]
 
 
-_SMALL_TABLE = (
-    16  # a table of fewer values than this part of the largest, of positions as a rule, stays float
-)
+_SMALL_TABLE = 16  # a table with fewer values than this part of the largest one stays float
 _NOT_CONSTANT = "its weight is no constant"
 _OWN = "left float by its own settings"
 
