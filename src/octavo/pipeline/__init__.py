@@ -18,14 +18,11 @@ from octavo.pipeline.calibrate import (
     observe,
     samples_of,
     schemes,
-    statistics_requests,
 )
-from octavo.pipeline.finish import finish, hand_over
+from octavo.pipeline.finish import finish
 from octavo.pipeline.half_precision import with_half
 from octavo.pipeline.options import (
     Destination,
-    Execution,
-    Observation,
     Options,
     Run,
     run_of,
@@ -46,16 +43,13 @@ __all__ = [
     "UNCHANGED",
     "Calibrated",
     "Destination",
-    "Execution",
     "KnownStatistics",
-    "Observation",
     "Options",
     "Planned",
     "PreparedModel",
     "Run",
     "carry_out",
     "finish",
-    "hand_over",
     "needed_opset",
     "observe",
     "planned",
@@ -66,7 +60,6 @@ __all__ = [
     "run_of",
     "samples_of",
     "schemes",
-    "statistics_requests",
     "uncollected",
     "with_half",
 ]

@@ -17,7 +17,7 @@ A recipe lists steps by name, with options after colons: ``smoothquant:alpha=0.5
 ``min-samples=N``: with fewer samples it is left out.
 """
 
-from octavo.algorithms.layers.subject import PlanChanges, Refusal, Subject, Trial
+from octavo.algorithms.layers.subject import Refusal, Subject, Trial
 from octavo.algorithms.steps.registry import (
     NAMES,
     ListedStep,
@@ -37,7 +37,6 @@ __all__ = [
     "Change",
     "ListedStep",
     "Phase",
-    "PlanChanges",
     "Refusal",
     "Step",
     "StepReport",

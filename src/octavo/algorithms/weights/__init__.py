@@ -18,12 +18,11 @@ from octavo.algorithms.weights.gptq import Gptq
 from octavo.algorithms.weights.hqq import Hqq
 from octavo.algorithms.weights.importance import Importance
 from octavo.algorithms.weights.k_quant import KQuant
-from octavo.algorithms.weights.registry import NAMES, algorithm, text_of
+from octavo.algorithms.weights.registry import algorithm, text_of
 from octavo.algorithms.weights.rtn import Furthest, Rtn
 from octavo.core.blocks import Blocks, BlockScheme
 
 __all__ = [
-    "NAMES",
     "Algorithm",
     "BlockScheme",
     "Blocks",

@@ -16,9 +16,7 @@ __all__ = [
     "Given",
     "GivenPolicy",
     "Policy",
-    "TargetPolicy",
     "TrainedPolicy",
-    "WeightOnlyPolicy",
     "policy_for",
 ]
 
