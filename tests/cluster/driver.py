@@ -35,7 +35,7 @@ def main(what: str, folder: Path, address: str) -> None:
         return
     if what == "search":
         tuned = octavo.tune(
-            model, data, effort="search", output=disk / "best.onnx", threads=1, seconds=0.05, time_limit=40,
+            model, data, effort="search", output=disk / "best.onnx", threads=1, seconds=0.05, time_limit=180,
             **engine,
         )  # fmt: skip
         (disk / "out").write_text(

@@ -34,7 +34,7 @@ from ray.cluster_utils import Cluster
 
 from cluster.slow import Slow
 
-PATIENCE = 240.0  # seconds for one run, on a loaded machine
+PATIENCE = 400.0  # seconds for one run, on a loaded machine
 STRIKES_AT = 40  # samples that workers have read when a fault strikes
 STARTS = 4  # attempts to start a node
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
