@@ -18,7 +18,7 @@ from gguf_files import write_gguf
 import octavo
 from hostile.models import layer, written
 from hostile.sandbox import Sandbox
-from octavo.errors import ModelError, OutputError
+from octavo.errors import DataError, ModelError, OutputError
 from octavo.pipeline.gguf import import_gguf
 
 Change = Callable[[Path], object]
@@ -302,6 +302,28 @@ def test_a_gguf_file_that_comes_from_anybody(sandbox: Sandbox, made: bytes | Cha
     graph = written(layer(), sandbox.given)
     message = sandbox.refuses(lambda: import_gguf(path, graph, sandbox.out / "o.onnx"), ModelError)
     assert len(message) < 1000
+
+
+TEMPLATES = {
+    "out-of-the-sandbox": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "a-class": "{{ ().__class__.__mro__ }}",
+    "a-range": "{{ range(10**9) | list }}",
+    "endless-calls": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "a-long-text": "{{ '%100000000d' % 1 }}",
+    "a-longer-text": "{{ 'a' * 10**11 }}",
+    "no-template": "{% for",
+    "a-refusal": "{{ raise_exception('no') }}",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
+def test_a_chat_template_that_comes_from_anybody(sandbox: Sandbox, template: str) -> None:
+    pytest.importorskip("jinja2")
+    folder = text_encoder(sandbox.given / "folder")
+    (folder / "chat_template.jinja").write_text(template)
+    data = sandbox.given / "chats.jsonl"
+    data.write_text('{"messages": [{"role": "user", "content": "word1"}]}\n' * 3)
+    sandbox.refuses(lambda: _quantize(sandbox, data), DataError, "chat template")
 
 
 def test_a_gguf_file_is_not_overwritten(sandbox: Sandbox) -> None:

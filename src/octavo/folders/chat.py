@@ -14,6 +14,7 @@ from octavo.errors import DataError
 from octavo.folders.discovery import MOST_CONFIG, ModelFolder, read_json
 
 _TEMPLATE, _SETTINGS = "chat_template.jinja", "tokenizer_config.json"
+_LONGEST_TEXT = 1 << 24  # characters of one conversation
 _DEFAULT = "default"  # of several templates that a folder may have
 
 
@@ -35,6 +36,8 @@ class ChatTemplate:
             )
         except Exception as error:  # a template may fail in any way
             raise DataError(f"{where}: the chat template of {self.root} fails: {error}.") from error
+        if len(found) > _LONGEST_TEXT:
+            raise DataError(f"{where}: the chat template of {self.root} makes {len(found)} characters of it.")
         return found
 
     def _compile(self) -> None:
