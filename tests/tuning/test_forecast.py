@@ -11,6 +11,7 @@ import pytest
 import octavo
 from octavo.core.progress import WHOLE_RUN
 from octavo.model.files import io
+from octavo.tuning import search
 from octavo.tuning.forecast import LARGEST_CORRECTION, TIMING, TIMING_FACTOR, Forecast, Work, weight_products
 from tuning.nets import conv_and_linear, samples
 
@@ -137,3 +138,19 @@ def test_a_search_reports_how_long_it_takes_in_all() -> None:
     elapsed = [done for _, done, _ in clock.whole]
     assert elapsed == sorted(elapsed)
     assert all(total is not None and total >= done for _, done, total in clock.whole)
+
+
+def test_what_is_made_is_not_counted_as_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The candidates with steps are named by the static way that they start from, not by the best so far."""
+    ahead: dict[str, list[int]] = {}
+    begin = search._Search.begin
+
+    def counted(self: search._Search, stage: str) -> None:
+        begin(self, stage)
+        ahead.setdefault(stage, []).append(len(self._works()["steps"]))
+
+    monkeypatch.setattr(search._Search, "begin", counted)
+    octavo.tune(conv_and_linear(), samples(8), threads=1, engine="serial", seconds=0.01)
+    steps = ahead["steps"]
+    assert steps == sorted(steps, reverse=True)
+    assert len(set(steps)) == len(steps) > 1

@@ -31,16 +31,16 @@ PASS_RUNS = 2.0  # runs of the float model that calibrating with one sample take
 MAKE_RUNS = 8.0  # of the float model: writing a model, loading and running it
 MAKE_SECONDS = 0.3
 TIMING_FACTOR = 2.5  # of the seconds given: intervals are narrow enough after one to three times as many
-PRODUCT_RATE = 3e8  # of steps that go through the weights of a layer, in a second
+PRODUCT_RATE = 7e8  # of steps that go through the weights of a layer, in a second
 AFTER_PASSES = ("quantize", "clip", "rounding", "bias-correction", "verify")  # phases once all is observed
 AFTER_PRODUCTS = ("rounding", "bias-correction", "verify")  # rounding itself says how far it is
 LARGEST_CORRECTION = 5.0
 # What a step takes: passes over the data, further models made, and the share of N · K² that it computes.
 STEP_COSTS = {
     "smoothquant": (2.0, 0, 0.2),
-    "equalize": (2.0, 0, 0.0),
+    "equalize": (1.5, 0, 0.0),
     "clip": (2.0, 1, 0.0),
-    "rounding": (9.0, 0, 1.0),
+    "rounding": (8.0, 0, 1.0),
     "bias-correction": (0.2, 0, 0.0),
 }
 

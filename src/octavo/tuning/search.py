@@ -222,7 +222,7 @@ class _Search:
     def _works(self) -> dict[str, list[Work]]:
         """Return what each stage takes, in order."""
         runner, half = self.runner, self.seconds / 2
-        start = self._start(steps=True, mixed=False)
+        start = self._start(steps=False, mixed=False) or self._start(steps=True, mixed=False)
         has_data = runner.split.calibration is not None and self.base.is_static
         steps: list[Work] = []
         if has_data and (start is None or self._could_gain(start)):
@@ -236,7 +236,7 @@ class _Search:
             "steps": steps,
             "layers in float": grown if self.thorough or (start is not None and not self._is_kept()) else [],
             "compressed": [],
-            "finals": self._final_works(self.seconds / 2 if steps else self.seconds),
+            "finals": self._final_works(self.seconds / 4 if steps else self.seconds),  # seldom after steps
         }
 
     def _final_works(self, seconds: float) -> list[Work]:
