@@ -157,6 +157,25 @@ def test_without_data_weights_are_weighted_by_the_inputs_that_random_tokens_make
     assert io.to_proto(again.model).graph == io.to_proto(made.model).graph
 
 
+def test_a_model_that_random_tokens_are_too_long_for_gets_the_search_without_inputs() -> None:
+    random = np.random.default_rng(0)
+    proto = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        example (int64[1, n] input_ids, int64[1, n] position_ids) => (float[1, n, 64] logits) {
+            words = Gather (table, input_ids)
+            places = Gather (positions, position_ids)
+            x = Add (words, places)
+            logits = MatMul (x, w)
+        }""")
+    for name, shape in (("table", (50, 32)), ("positions", (16, 32)), ("w", (32, 64))):
+        array = random.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    made = octavo.quantize(proto, weights="int4", head="same")
+    assert made.recipe is not None
+    assert made.recipe.weight_only.algorithm.startswith("k-quant")
+    assert any("random tokens" in note for note in made.plan.notes)
+
+
 def test_an_algorithm_that_is_named_gets_no_random_tokens() -> None:
     with pytest.raises(DataError, match="data"):
         octavo.quantize(primitive_decoder(), weights="int4", algorithm="importance")
