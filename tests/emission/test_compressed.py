@@ -34,19 +34,31 @@ def one(op: str, arrays: dict[str, Array], x: tuple[int, ...], **more: Any) -> o
     return model(nodes, [tensor("x", x)], [tensor("y", None)], arrays)
 
 
-def expected(weight: Array, over: tuple[int, ...]) -> Array:
-    """The restored weight, in float64: integers of −127 … 127 times one scale along the axes left."""
+def recurrent(op: str, rows: int) -> onnx.ModelProto:
+    return one(op, {"w": normal(1, rows, 24), "r": normal(1, rows, 16)}, (4, 1, 24), hidden_size=16)
+
+
+def expected(weight: Array, over: tuple[int, ...], block: int | None = None) -> Array:
+    """The restored weight, in float64: integers of −127 … 127 times one scale along the axes left.
+
+    With a block there is a scale for each run of so many values along the one axis given.
+    """
     wide = weight.astype(np.float64)
+    if block is not None:
+        wide = np.stack(np.split(wide, wide.shape[over[0]] // block, axis=over[0]))
+        over = (over[0] + 1,)
     scale = (np.abs(wide).max(axis=over, keepdims=True) / 127).astype(np.float32).astype(np.float64)
-    return np.rint(wide / scale) * scale
+    found: Array = np.rint(wide / scale) * scale
+    return found if block is None else np.concatenate(list(found), axis=over[0] - 1)
 
 
 def restored(proto: onnx.ModelProto, name: str) -> Array:
-    """What Cast and Mul make of the stored integers, by the file alone."""
+    """What Cast, Mul and Reshape make of the stored integers, by the file alone."""
     stored = {one.name: numpy_helper.to_array(one) for one in proto.graph.initializer}
     integers, scale = stored[f"{name}_quantized"], stored[f"{name}_scale"]
     assert integers.dtype == np.int8
-    return integers.astype(np.float64) * scale.astype(np.float64)
+    product = integers.astype(np.float64) * scale.astype(np.float64)
+    return product.reshape(stored[f"{name}_dims"]) if f"{name}_dims" in stored else product
 
 
 def op_types(proto: onnx.ModelProto) -> Counter[str]:
@@ -69,20 +81,29 @@ def what_runs(source: ir.Model) -> Counter[str]:
 
 
 CASES = {
-    "Conv": (one("Conv", {"w": normal(16, 8, 3, 3), "b": normal(16)}, (1, 8, 6, 6)), (1, 2, 3)),
-    "ConvTranspose": (one("ConvTranspose", {"w": normal(8, 16, 3, 3)}, (1, 8, 4, 4)), (0, 2, 3)),
-    "Gemm": (one("Gemm", {"w": normal(48, 32)}, (2, 48)), (0,)),
-    "Gemm transB": (one("Gemm", {"w": normal(32, 48)}, (2, 48), transB=1), (1,)),
-    "MatMul": (one("MatMul", {"w": normal(48, 32)}, (3, 2, 48)), (0,)),
-    "stack": (one("MatMul", {"w": normal(3, 48, 16)}, (3, 2, 48)), (1,)),
-    "LSTM": (one("LSTM", {"w": normal(1, 64, 24), "r": normal(1, 64, 16)}, (4, 1, 24), hidden_size=16), (2,)),
-    "GRU": (one("GRU", {"w": normal(1, 48, 24), "r": normal(1, 48, 16)}, (4, 1, 24), hidden_size=16), (2,)),
+    "Conv": (one("Conv", {"w": normal(16, 8, 3, 3), "b": normal(16)}, (1, 8, 6, 6)), (1, 2, 3), None),
+    "wide Conv": (one("Conv", {"w": normal(16, 96, 3, 3)}, (1, 96, 6, 6)), (1,), 32),
+    "ConvTranspose": (one("ConvTranspose", {"w": normal(8, 16, 3, 3)}, (1, 8, 4, 4)), (0, 2, 3), None),
+    "Gemm": (one("Gemm", {"w": normal(48, 32)}, (2, 48)), (0,), 24),
+    "Gemm transB": (one("Gemm", {"w": normal(32, 48)}, (2, 48), transB=1), (1,), 24),
+    "MatMul": (one("MatMul", {"w": normal(48, 32)}, (3, 2, 48)), (0,), 24),
+    "stack": (one("MatMul", {"w": normal(3, 48, 16)}, (3, 2, 48)), (1,), 24),
+    "LSTM": (
+        one("LSTM", {"w": normal(1, 64, 24), "r": normal(1, 64, 16)}, (4, 1, 24), hidden_size=16),
+        (2,),
+        None,
+    ),
+    "GRU": (
+        one("GRU", {"w": normal(1, 48, 24), "r": normal(1, 48, 16)}, (4, 1, 24), hidden_size=16),
+        (2,),
+        None,
+    ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_runtime_computes_with_integers_times_their_scales(case: str) -> None:
-    source, over = CASES[case]
+    source, over, block = CASES[case]
     arrays = {i.name: numpy_helper.to_array(i) for i in source.graph.initializer}
     result = octavo.quantize(source, recipe=COMPRESSED)
     written = to_proto(result.model)
@@ -91,7 +112,7 @@ def test_the_runtime_computes_with_integers_times_their_scales(case: str) -> Non
     for initializer in changed.graph.initializer:
         array = arrays[initializer.name]
         if initializer.name in result.plan.compressed:
-            wanted = expected(array, over)
+            wanted = expected(array, over, block)
             np.testing.assert_allclose(restored(written, initializer.name), wanted, rtol=1e-6)
             initializer.CopyFrom(numpy_helper.from_array(wanted.astype(np.float32), initializer.name))
     large = {name for name, array in arrays.items() if array.size >= 1024 and array.ndim > 1}
@@ -103,7 +124,7 @@ def test_the_runtime_computes_with_integers_times_their_scales(case: str) -> Non
 
 
 def test_what_the_runtime_loads_is_the_float_model() -> None:
-    source, _ = CASES["Conv"]
+    source, *_ = CASES["Conv"]
     result = octavo.quantize(source, recipe=COMPRESSED)
     assert op_types(to_proto(result.model)) == {"Conv": 1, "Cast": 1, "Mul": 1}
     assert what_runs(result.model) == what_runs(load(source)) == {"Conv": 1}
@@ -112,10 +133,10 @@ def test_what_the_runtime_loads_is_the_float_model() -> None:
 def test_the_file_has_a_quarter_of_the_weights(tmp_path: Path) -> None:
     source = one("MatMul", {"w": normal(256, 256)}, (1, 256))
     result = octavo.quantize(source, recipe=COMPRESSED, output=tmp_path / "small.onnx")
-    assert (tmp_path / "small.onnx").stat().st_size < 0.27 * source.ByteSize()
-    assert result.bytes < 0.26 * result.float_bytes
+    assert (tmp_path / "small.onnx").stat().st_size < 0.29 * source.ByteSize()
+    assert result.bytes < 0.285 * result.float_bytes
     (entry,) = result.plan.compressed.values()
-    assert entry.saves == result.float_bytes - result.bytes
+    assert entry.saves == result.float_bytes - result.bytes + 2 * 8  # and the shape behind the product
 
 
 def test_a_tied_weight_is_stored_once() -> None:
@@ -143,9 +164,10 @@ def test_a_large_weight_read_through_a_transpose_is_stored_once() -> None:
     ids, arrays = tensor("ids", [1, 4], onnx.TensorProto.INT64), {"table": normal(1024, 260)}
     result = octavo.quantize(model(nodes, [ids], [tensor("y", None)], arrays), recipe=COMPRESSED)
     assert list(result.plan.compressed) == ["table"]
-    np.testing.assert_allclose(
-        restored(to_proto(result.model), "table"), expected(arrays["table"], (1,)), rtol=1e-6
-    )
+    table = arrays["table"].astype(np.float64)
+    least = np.abs(expected(table, (1,), 26) - table)
+    lost = np.abs(restored(to_proto(result.model), "table") - table)
+    np.testing.assert_allclose(lost, least, atol=1e-6)  # halves may be rounded either way
 
 
 def branches() -> onnx.ModelProto:

@@ -17,6 +17,8 @@ CONVERTED = "_convert"
 NODE = "_quant"
 CAST = "_Cast"
 RESTORED = "_Mul"
+DIMS = "_dims"
+JOINED = "_Reshape"
 
 
 def zero_point(params: QParams) -> str | None:
