@@ -13,6 +13,7 @@ from octavo.errors import OutputError, RecipeError
 from octavo.evaluation.timing.latency import Ratio
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.choice import Unchanged, compressed_could_win, pick
+from octavo.tuning.deadline import Deadline, Limit
 from octavo.tuning.trial import Demands, Drop, Score, Trial, Tuned
 
 
@@ -65,9 +66,32 @@ def test_one_place_of_a_few_says_little() -> None:
 
 
 def test_where_classes_agree_in_many_places_decibels_say_little() -> None:
-    close = trial("close", 1.38, 21, agreement=0.988, places=1000)
-    assert chosen(trial("fast", 1.53, 16, agreement=0.977, places=1000), close) == "fast"
-    assert chosen(trial("wrong", 1.53, 16, agreement=0.9, places=1000), close) == "close"
+    close = trial("close", 1.38, 26, agreement=0.988, places=50000)
+    assert chosen(trial("fast", 1.53, 21, agreement=0.977, places=50000), close) == "fast"
+    assert chosen(trial("wrong", 1.53, 21, agreement=0.9, places=50000), close) == "close"
+
+
+def test_below_the_decibels_that_are_asked_for_they_count_however_many_classes_agree() -> None:
+    close = trial("close", 1.38, 21, agreement=0.988, places=50000)
+    assert chosen(trial("fast", 1.53, 15, agreement=0.988, places=50000), close) == "close"
+    assert chosen(trial("fast", 1.9, 15, agreement=0.988, places=50000), close) == "fast"
+
+
+def test_equal_answers_alone_do_not_make_a_trial_close() -> None:
+    demands = Demands()
+    by_answers = trial("answers", 1.5, 15, agreement=0.99, places=500)
+    assert demands.unfaithful(by_answers) is None
+    assert not demands.is_close(by_answers)
+    assert demands.is_close(trial("decibels", 1.5, 20, agreement=0.9, places=500))
+    assert Demands(min_sqnr=10.0).is_close(by_answers)
+
+
+def test_a_search_has_less_time_once_a_result_keeps_what_is_promised() -> None:
+    deadline = Deadline.after(Limit(180.0, once_kept=0.0))
+    deadline.is_armed = True
+    assert not deadline.is_over
+    deadline.is_kept = True
+    assert deadline.is_over
 
 
 def test_of_equals_the_smaller_is_chosen() -> None:

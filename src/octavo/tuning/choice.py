@@ -5,13 +5,15 @@
     value = s · ln(speed) + fidelity − b · ln(bytes)
     s, b = 1 and 0.3, unless an objective says otherwise (octavo.tuning.objective)
     fidelity = (1 − t) · (0.03 · min(SQNR, 30 dB) + 0.01 · (SQNR from 30 to 40 dB)) + 3 · t · agreement
-    t = n / (n + 200) for an agreement that was counted in n places
+               − 0.03 · t · (20 dB − SQNR, if that is positive)
+    t = n / (n + 1000) for an agreement that was counted in n places
     fidelity = −c · nats of a language model that its predictions lose (octavo.tuning.language)
 
 3 dB weigh as much as 9 % of speed, beyond 30 dB a third of that, beyond 40 dB nothing: nobody sees it. Where
 answers (classes, boxes, characters) were compared in many places, that tells what the error does, and
-decibels say little more: one place in a hundred with another answer weighs as much as 3 %. Where the places
-were few it is the other way round. A quarter of the bytes weighs as much as half the speed again. So a trial
+decibels say little more, unless they are below the 20 that are asked for: one place in a hundred with another
+answer weighs as much as 3 %. Where the places were few it is the other way round: of 1000 a share of 99 % is
+known to a third of a percent. A quarter of the bytes weighs as much as half the speed again. So a trial
 that is a third faster wins unless it is some 10 dB or 10 places in a hundred further off. With a limit on
 what a task may lose fidelity is settled, and speed and size alone count.
 
@@ -39,13 +41,13 @@ from dataclasses import dataclass, replace
 
 from octavo.errors import OutputError
 from octavo.evaluation.timing.latency import Ratio
-from octavo.tuning.trial import ALIKE, UNKNOWN, Demands, Trial
+from octavo.tuning.trial import ALIKE, FAITHFUL_DB, UNKNOWN, Demands, Trial
 
 NOISE = 0.1  # speeds that differ by more are not the same, however wide their intervals
 GOOD_DECIBELS, ENOUGH_DECIBELS = 30.0, 40.0  # dB beyond which more is worth less, and nothing
 PER_DB, PER_DB_MORE = 0.03, 0.01  # of ln(speed)
 PER_AGREEMENT = 3.0
-FEW_PLACES = 200  # an agreement that was counted in so many places has half its weight
+FEW_PLACES = 1000  # an agreement that was counted in so many places has half its weight
 LOSS_BESIDE_FLOAT = 0.25  # beside the float model what is lost weighs less: what meets the floor can be used
 SMALL_DIFFERENCE = 0.015  # of fidelity and size, half a decibel: what the samples held back do not tell apart
 IDLE = ALIKE  # what a trial is worth less that runs float: what may be noise between two sessions of it
@@ -121,7 +123,9 @@ def closeness(trial: Trial, demands: Demands) -> float:
     trust = trial.places / (trial.places + FEW_PLACES)
     good = max(min(decibels, GOOD_DECIBELS), -200.0)
     more = min(max(decibels - GOOD_DECIBELS, 0.0), ENOUGH_DECIBELS - GOOD_DECIBELS)
-    return (1 - trust) * (PER_DB * good + PER_DB_MORE * more) + PER_AGREEMENT * trust * same
+    short = max(FAITHFUL_DB - max(decibels, -200.0), 0.0) if trial.agreement is not None else 0.0
+    by_decibels = (1 - trust) * (PER_DB * good + PER_DB_MORE * more) - trust * PER_DB * short
+    return by_decibels + PER_AGREEMENT * trust * same
 
 
 def standing(trial: Trial, demands: Demands) -> float:

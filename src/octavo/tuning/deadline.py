@@ -34,6 +34,7 @@ class Limit:
 
     seconds: float
     counts_waiting: bool = True  # also those in which other programs had the processor
+    once_kept: float | None = None  # the seconds where there is a result that keeps what is promised
 
 
 @dataclass
@@ -42,6 +43,7 @@ class Deadline:
 
     limit: Limit | None = None
     is_armed: bool = False  # once there is a result to fall back on
+    is_kept: bool = False  # once a result keeps what is promised
     began: float = field(default_factory=time.monotonic)
     began_cpu: float = field(default_factory=processor_seconds)
 
@@ -59,9 +61,17 @@ class Deadline:
         return min(wall, processor_seconds() - self.began_cpu)
 
     @property
+    def allowed(self) -> float:
+        """Return the seconds that the search may take in all; endless without a limit."""
+        if self.limit is None:
+            return math.inf
+        sooner = self.limit.once_kept if self.is_kept else None
+        return self.limit.seconds if sooner is None else sooner
+
+    @property
     def seconds_left(self) -> float:
         """Return the time that is left; endless as long as nothing may be stopped."""
-        return self.limit.seconds - self.elapsed if self.limit is not None and self.is_armed else math.inf
+        return self.allowed - self.elapsed if self.is_armed else math.inf
 
     @property
     def wall_seconds_left(self) -> float:

@@ -61,8 +61,9 @@ WORTH_COMPRESSING = 0.05  # of the float bytes that compressed weights save, at 
 WORTH_TRYING = 0.05  # of ln(speed): what a step could gain at most, for its trial to be made
 FIRST_LOOK = 0.5  # seconds that the first result is timed, so that it can be written
 # Where nothing is said, a search ends after so many seconds of work. Those in which other programs had the
-# processor do not count: what is chosen must not depend on them.
-TIME_LIMIT = Limit(180.0, counts_waiting=False)
+# processor do not count: what is chosen must not depend on them. With a result that keeps what is promised it
+# ends sooner.
+TIME_LIMIT = Limit(180.0, counts_waiting=False, once_kept=40.0)
 
 
 def tune(
@@ -129,7 +130,7 @@ def tune(
         if met:
             search.write(best)
     if deadline.is_over and deadline.limit is not None:
-        runner.notes.append(f"the time of {deadline.limit.seconds:g} s was over before all was tried")
+        runner.notes.append(f"the time of {deadline.allowed:g} s was over before all was tried")
     return Tuned(
         tuple(runner.trials),
         best,
@@ -203,7 +204,7 @@ class _Search:
         self._try_steps()
         self.begin("layers in float")
         start = self._start(steps=True)
-        if start is not None and (self.thorough or not self._is_kept()):
+        if start is not None and (self.thorough or not self._is_close()):
             self.layers = self._layers()
             self._keep_float(start, self.layers)
         self.begin("compressed")
@@ -234,7 +235,7 @@ class _Search:
             "static": [Work(passes=1, made=1)] if has_data else [],
             "quick": [Work(made=1, timed=3, seconds=half)],
             "steps": steps,
-            "layers in float": grown if self.thorough or (start is not None and not self._is_kept()) else [],
+            "layers in float": grown if self.thorough or (start is not None and not self._is_close()) else [],
             "compressed": [],
             "finals": self._final_works(self.seconds / 4 if steps else self.seconds),  # seldom after steps
         }
@@ -342,6 +343,7 @@ class _Search:
         if found is not None and self.best is None:
             self.write(found)
         self.best = found or self.best
+        runner.deadline.is_kept = self._is_kept() and not self.thorough
 
     def write(self, trial: Trial) -> None:
         """Write a trial's model to where the result goes."""
@@ -354,6 +356,12 @@ class _Search:
         runner = self.runner
         found = choice.best_so_far(runner.trials, self.demands, runner.unchanged)
         return found is not None and choice.is_faster(found, self.demands)
+
+    def _is_close(self) -> bool:
+        """Whether a trial that keeps what is promised is close in decibels as well."""
+        runner = self.runner
+        found = choice.best_so_far(runner.trials, self.demands, runner.unchanged)
+        return found is not None and choice.is_faster(found, self.demands) and self.demands.is_close(found)
 
     def _compressing(self, candidate: Candidate) -> Candidate:
         """A candidate with the weights that it leaves in float compressed, where that saves enough."""
@@ -425,8 +433,10 @@ class _Search:
             hurt.append(without_layers(start.candidate, weak))
         fresh = runner.try_all(hurt)
         fresh += runner.try_all(self._uncompressed(fresh))
-        fresh += runner.try_all(self._unpaid())
+        if self.thorough or not self._is_kept():
+            fresh += runner.try_all(self._unpaid())
         runner.measure(fresh, self.seconds / 2)
+        self._keep_best()
         self._grow(start, [layer.node for layer in layers])
 
     def _unpaid(self) -> list[Candidate]:
@@ -452,12 +462,12 @@ class _Search:
         return [without_groups(start.candidate, unpaid)] if new and products - left_out else []
 
     def _grow(self, start: Trial, order: Sequence[str]) -> None:
-        """While nothing faster than float is close enough to it, keep more layers float: few first."""
+        """While nothing faster than float is close to it, keep more layers float: few first."""
         runner, demands, count = self.runner, self.demands, 1
         fast = choice.is_faster(runner.now(start), demands)
         while count < len(order) and not runner.deadline.is_over:
             faithful = any(demands.unfaithful(trial) is None for trial in runner.trials)
-            if self._is_kept() or (faithful and not fast):
+            if self._is_close() or (faithful and not fast):
                 return
             candidate = without_layers(start.candidate, order[:count])
             if all(trial.name != candidate.name for trial in runner.trials):

@@ -130,6 +130,16 @@ class Demands:
             return f"{trial.score} is more than {self.max_drop} {side} float's {trial.score.float_text}"
         return None
 
+    def is_close(self, trial: Trial) -> bool:
+        """Whether a trial is as close to float as is asked for; where nothing is, in decibels.
+
+        Equal answers stand for them where no trial is as close, but of few answers some are equal by chance.
+        """
+        if self.unfaithful(trial) is not None:
+            return False
+        said = self.settles_fidelity or trial.predictions is not None or trial.sqnr_db is None
+        return said or (trial.sqnr_db or 0.0) >= FAITHFUL_DB
+
     @property
     def settles_fidelity(self) -> bool:
         """Whether it is said how much fidelity is enough: then more of it is worth nothing in itself."""
