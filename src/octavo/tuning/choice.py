@@ -5,7 +5,7 @@
     value = s · ln(speed) + fidelity − b · ln(bytes)
     s, b = 1 and 0.3, unless an objective says otherwise (octavo.tuning.objective)
     fidelity = (1 − t) · (0.03 · min(SQNR, 30 dB) + 0.01 · (SQNR from 30 to 40 dB)) + 3 · t · agreement
-               − 0.03 · t · (20 dB − SQNR, if that is positive)
+               − 0.03 · (20 dB − SQNR, if that is positive)
     t = n / (n + 1000) for an agreement that was counted in n places
     fidelity = −c · nats of a language model that its predictions lose (octavo.tuning.language)
 
@@ -124,7 +124,7 @@ def closeness(trial: Trial, demands: Demands) -> float:
     good = max(min(decibels, GOOD_DECIBELS), -200.0)
     more = min(max(decibels - GOOD_DECIBELS, 0.0), ENOUGH_DECIBELS - GOOD_DECIBELS)
     short = max(FAITHFUL_DB - max(decibels, -200.0), 0.0) if trial.agreement is not None else 0.0
-    by_decibels = (1 - trust) * (PER_DB * good + PER_DB_MORE * more) - trust * PER_DB * short
+    by_decibels = (1 - trust) * (PER_DB * good + PER_DB_MORE * more) - PER_DB * short
     return by_decibels + PER_AGREEMENT * trust * same
 
 
