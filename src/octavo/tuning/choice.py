@@ -11,7 +11,7 @@
 
 3 dB weigh as much as 9 % of speed, beyond 30 dB a third of that, beyond 40 dB nothing: nobody sees it. Where
 answers (classes, boxes, characters) were compared in many places, that tells what the error does, and
-decibels say little more, unless they are below the 20 that are asked for: one place in a hundred with another
+decibels say little more, unless they are below the 20 that are requested: one place in a hundred with another
 answer weighs as much as 3 %. Where the places were few it is the other way round: of 1000 a share of 99 % is
 known to a third of a percent. A quarter of the bytes weighs as much as half the speed again. So a trial
 that is a third faster wins unless it is some 10 dB or 10 places in a hundred further off. With a limit on

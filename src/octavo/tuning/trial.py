@@ -131,7 +131,7 @@ class Demands:
         return None
 
     def is_close(self, trial: Trial) -> bool:
-        """Whether a trial is as close to float as is asked for; where nothing is, in decibels.
+        """Whether a trial is as close to float as is requested; where nothing is, in decibels.
 
         Equal answers stand for them where no trial is as close, but of few answers some are equal by chance.
         """
