@@ -61,8 +61,8 @@ WORTH_COMPRESSING = 0.05  # of the float bytes that compressed weights save, at 
 WORTH_TRYING = 0.05  # of ln(speed): what a step could gain at most, for its trial to be made
 FIRST_LOOK = 0.5  # seconds that the first result is timed, so that it can be written
 # Where nothing is said, a search ends after so many seconds of work. Those in which other programs had the
-# processor do not count: what is chosen must not depend on them. With a result that is faster and as close as is
-# requested in decibels, it ends sooner.
+# processor do not count: what is chosen must not depend on them. With a result that is faster and close in
+# decibels it ends sooner.
 TIME_LIMIT = Limit(180.0, counts_waiting=False, once_kept=40.0)
 
 
