@@ -27,13 +27,17 @@ from onnxruntime.quantization import (  # noqa: E402
     CalibrationDataReader,
     CalibrationMethod,
     QuantFormat,
+    QuantizationMode,
     QuantType,
     create_calibrator,
     quantize_dynamic,
     quantize_static,
     write_calibration_table,
 )
+from onnxruntime.quantization.matmul_bnb4_quantizer import MatMulBnb4Quantizer  # noqa: E402
+from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer  # noqa: E402
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer  # noqa: E402
+from onnxruntime.quantization.registry import IntegerOpsRegistry  # noqa: E402
 from PIL import Image  # noqa: E402
 
 FOLDER = Path(tempfile.mkdtemp())
@@ -254,6 +258,40 @@ def gpt2(weight: QuantType) -> str:
     return far(model, made, TokenReader().samples, 0.15)
 
 
+def web(form: str) -> str:
+    """The quantizer classes as scripts that convert models for browsers call them."""
+    model, made = transformer("web"), FOLDER / f"web_{form}.onnx"
+    found = onnx.load(model)
+    if form == "q8":
+        quantizer = ONNXQuantizer(
+            found,
+            per_channel=False,
+            reduce_range=False,
+            mode=QuantizationMode.IntegerOps,
+            static=False,
+            weight_qType=QuantType.QInt8,
+            activation_qType=QuantType.QUInt8,
+            tensors_range=None,
+            nodes_to_quantize=[],
+            nodes_to_exclude=[],
+            op_types_to_quantize=list(IntegerOpsRegistry.keys()),
+            extra_options={"EnableSubgraph": True, "MatMulConstBOnly": True},
+        )
+        quantizer.quantize_model()
+    elif form == "q4":
+        older = importlib.import_module("onnxruntime.quantization.matmul_4bits_quantizer")
+        quantizer = older.MatMul4BitsQuantizer(
+            model=found, block_size=32, is_symmetric=True, accuracy_level=None
+        )
+        quantizer.process()
+    else:
+        quantizer = MatMulBnb4Quantizer(model=found, block_size=64, quant_type=MatMulBnb4Quantizer.NF4)
+        quantizer.process()
+    onnx.checker.check_model(quantizer.model.model, full_check=False)
+    onnx.save(quantizer.model.model, made)
+    return far(model, made, TokenReader().samples, {"q8": 0.15, "q4": 0.6, "bnb4": 1.0}[form])
+
+
 checks = Checks("onnxruntime", "pillow")
 for style in QuantFormat:
     for per_channel in (False, True):
@@ -264,4 +302,6 @@ for method in (CalibrationMethod.MinMax, CalibrationMethod.Entropy, CalibrationM
     checks.run(f"BERT, {method.name}", partial(bert, method))
 for weight in (QuantType.QInt8, QuantType.QUInt8):
     checks.run(f"GPT-2, dynamic, {weight}", partial(gpt2, weight))
+for form in ("q8", "q4", "bnb4"):
+    checks.run(f"conversion for browsers, {form}", partial(web, form))
 checks.finish()
