@@ -87,6 +87,20 @@ def test_timing_has_seconds_of_its_own_that_correct_nothing_else() -> None:
     assert forecast.seconds_left == pytest.approx(making_seconds)
 
 
+def test_timing_takes_as_long_as_it_took_until_intervals_were_narrow() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    forecast.begin(Work(timed=1, seconds=8.0), [])
+    forecast.progress(TIMING, 1, None)
+    clock.now = 10.0  # of 24 seconds at most
+    forecast.begin(Work(timed=3, seconds=8.0), [])
+    assert forecast.seconds_left == pytest.approx(20.0)
+    forecast.progress(TIMING, 1, None)
+    clock.now += 24.0  # all that there was, and still not narrow
+    forecast.begin(Work(timed=1, seconds=8.0), [])
+    assert forecast.seconds_left == pytest.approx(8.0 * TIMING_FACTOR)
+
+
 def test_timing_that_tells_its_rounds_is_extrapolated() -> None:
     clock = Clock()
     forecast = forecast_of(clock)

@@ -8,7 +8,8 @@
 A pass is one run of the calibration samples that records ranges; what steps observe is counted in such
 passes, and what they compute in products of weights: N · K² of a layer with K inputs and N outputs. Until a
 pass has been made, its time is derived from that of a run of the float model. How long models take to make is
-corrected by the ratio of the time taken to the time predicted so far. Timing has seconds of its own.
+corrected by the ratio of the time taken to the time predicted so far. Timing takes as long for each model as
+it took until intervals were narrow the last time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import onnx_ir as ir
 
 from octavo.core.plan import Plan
 from octavo.core.progress import WHOLE_RUN, Progress
-from octavo.evaluation.timing.latency import MIN_ROUNDS, MIN_SECONDS
+from octavo.evaluation.timing.latency import MAX_TIME_FACTOR, MIN_ROUNDS, MIN_SECONDS
 from octavo.model.graph import query
 
 TIMING = "time trials beside float"  # a phase that ends when the intervals are narrow
@@ -97,12 +98,16 @@ class Forecast:
         self._work = Work()
         self._phase, self._done, self._total = "", 0, 0
         self._timed = 0.0  # seconds of timing in the present work
+        self._until_precise: float | None = None  # seconds for each model until intervals were narrow
         self._taken, self._predicted = 0.0, 0.0  # seconds of making models
 
     def begin(self, work: Work, ahead: Sequence[Work]) -> None:
         """Take note that a part begins, and of what comes after it."""
         now = self.clock()
         self._end_phase(now)
+        if self._timed:
+            was_precise = self._timed < 0.9 * MAX_TIME_FACTOR * self._work.seconds
+            self._until_precise = self._timed / (self._work.timed + 1) if was_precise else None
         predicted = self._making(self._work)
         if predicted:
             self._predicted += predicted
@@ -131,7 +136,7 @@ class Forecast:
     def _present_left(self, now: float) -> float:
         """Return the seconds of the present work: what is not over by its phase, and has not passed."""
         if self._phase == TIMING and self._total and self._done:  # it ends a work
-            usual = TIMING_FACTOR * self._work.seconds - (now - self._phase_began)
+            usual = self._timing(self._work) - (now - self._phase_began)
             return (self._phase_left(now) + max(usual, 0.0)) / 2
         predicted = self._seconds(self._work) - (now - self._work_began)
         if (phase := self._phase.rpartition(": ")[2]) in AFTER_PASSES:
@@ -185,8 +190,13 @@ class Forecast:
         return work.made * make + work.products / PRODUCT_RATE
 
     def _timing(self, work: Work) -> float:
-        """Return the seconds of timing: some times those given, or as many as the fewest rounds take."""
+        """Return the seconds of timing: as it was before if intervals were narrow then, else a usual time.
+
+        The fewest rounds take as long as they take.
+        """
         if not work.timed:
             return 0.0
-        rounds = MIN_ROUNDS * (work.timed + 1) * max(self.run_seconds, MIN_SECONDS)
-        return max(rounds, TIMING_FACTOR * work.seconds)
+        usual = TIMING_FACTOR * work.seconds
+        if self._until_precise is not None:
+            usual = min(self._until_precise * (work.timed + 1), MAX_TIME_FACTOR * work.seconds)
+        return max(MIN_ROUNDS * (work.timed + 1) * max(self.run_seconds, MIN_SECONDS), usual)
