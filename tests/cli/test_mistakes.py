@@ -83,3 +83,8 @@ def test_four_bits_in_a_model_of_convolutions_get_advice(
 def test_a_step_with_one_refusal_speaks_of_one() -> None:
     report = StepReport("smoothquant", refused=(Refusal("a", "no gain"),), verb="smoothed", noun="groups")
     assert str(report) == "smoothquant: the only group was not smoothed: no gain"
+
+
+def test_a_step_with_one_bias_speaks_of_a_bias() -> None:
+    report = StepReport("bias", refused=(Refusal("a", "no gain"),), verb="corrected", noun="biases")
+    assert str(report) == "bias: the only bias was not corrected: no gain"

@@ -73,8 +73,10 @@ class StepReport:
 
     def _counted(self, count: int) -> str:
         """Return the noun in the number of a count: one group of linear layers, two groups of them."""
+        if count != 1:
+            return self.noun
         first, of, rest = self.noun.partition(" of ")
-        return f"{first.removesuffix('s')}{of}{rest}" if count == 1 else self.noun
+        return f"{first.removesuffix('es' if first.endswith('ses') else 's')}{of}{rest}"
 
 
 class Step:
