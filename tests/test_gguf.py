@@ -101,7 +101,7 @@ def test_files_that_lie_and_graphs_of_other_models_are_refused(tmp_path: Path) -
         (b"GGML" + content[4:], "does not begin"),
         (content[:4] + b"\x09" + content[5:], "version 9"),
         (content[: len(content) // 2], "ends before"),
-        (content[:10], "no complete GGUF"),
+        (content[:10], "not a complete GGUF"),
         (content[:8] + b"\xff" * 8 + content[16:], "more than its bytes hold"),
         (b"", "can't be read"),
     ):
