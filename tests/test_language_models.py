@@ -12,12 +12,12 @@ import pytest
 from decoders import SHAPES, VOCABULARY, WIDTH, ids, primitive_decoder, weights
 
 import octavo
-from octavo.algorithms.weights.bit_choice import Priced, choose
 from octavo.core.plan import Key, Plan, Shared
 from octavo.data.decoder import Decoder
 from octavo.errors import DataError, RecipeError
 from octavo.model.files import io
 from octavo.model.runtime.session import Session
+from octavo.pipeline.mixed_bits import Priced, choose
 
 
 def feeds(proto: onnx.ModelProto, count: int = 6) -> list[dict[str, np.ndarray]]:

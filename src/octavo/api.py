@@ -29,7 +29,7 @@ from octavo.targets import Target
 from octavo.tuning import Demands, TaskCheck, Tuned
 from octavo.tuning.deadline import Limit
 from octavo.tuning.gates import gates_of_trial
-from octavo.tuning.quick import refuse_no_gain
+from octavo.tuning.measure import refuse_no_gain
 from octavo.tuning.requirements import OneWay, Requirements, demands_of, task_of
 from octavo.tuning.search import TIME_LIMIT
 

@@ -20,8 +20,8 @@ from octavo.model.files.io import ModelSource
 from octavo.model.prepare import PrepareOptions, PrepareReport
 from octavo.model.prepare import prepare as prepare_model
 from octavo.pipeline import Calibrated, Options, run_of
+from octavo.pipeline.calibrate import statistics
 from octavo.pipeline.request import Changes, RecipeRequest, RecipeSource
-from octavo.pipeline.statistics import statistics
 from octavo.planning import check_fits
 from octavo.reporting import inspection
 from octavo.reporting.inspection import Inspection

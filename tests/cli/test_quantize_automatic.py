@@ -171,9 +171,9 @@ def test_slower_than_float_is_said(
 def test_slower_than_float_is_said_without_data_too(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from octavo.tuning import quick
+    from octavo.tuning import measure
 
-    monkeypatch.setattr(quick, "quick_speed", lambda *_: 0.5)
+    monkeypatch.setattr(measure, "quick_speed", lambda *_: 0.5)
     assert main(["quantize", "model.onnx", "-o", "out.onnx"]) == 0
     assert "slower than float on this machine: 0.50 ×" in capsys.readouterr().err
 

@@ -16,7 +16,7 @@ from octavo.core.plan import Constant, Derived, Measured
 from octavo.core.qtypes import qtype
 from octavo.ops import RULES
 from octavo.targets import TARGETS, Target, target
-from octavo.targets.detect import flags, sheet
+from octavo.targets.ort_cpu import flags, sheet
 
 SIGNED = octavo.W8A8.but(activations=octavo.Scheme(qtype("int8")))
 SHEETS = pytest.mark.parametrize("one", TARGETS.values(), ids=lambda one: one.name)

@@ -20,7 +20,7 @@ from octavo.evaluation import bench
 from octavo.reporting.html import details, report, sides, verdict
 
 SCOPE = ("reporting/html/report_parts.py", "reporting/html/page_data.py", "reporting/html/verdict.py",
-         "reporting/html/reproduce.py", "reporting/html/page.py", "reporting/pareto.py")  # fmt: skip
+         "reporting/html/page_data.py", "reporting/html/page.py", "reporting/pareto.py")  # fmt: skip
 SECONDS = 10.0
 _SCRIPTS = 3  # of a page: its data and two of ours
 

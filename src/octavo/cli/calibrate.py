@@ -7,8 +7,7 @@ import re
 from typing import Any
 
 from octavo.cli.console import Console
-from octavo.cli.data import add_data, add_stride, data_of
-from octavo.cli.engine import add_engine, engine_options
+from octavo.cli.data import add_data, add_engine, add_stride, data_of, engine_options
 from octavo.cli.paths import check_outputs, default_output, shown
 from octavo.cli.selection import add_selection, changes_of
 from octavo.cli.verb import Answer, Verb

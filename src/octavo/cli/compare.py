@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.cli.console import Console
 from octavo.cli.data import add_data, count, data_of
-from octavo.cli.paths import check_outputs, check_report, shown
-from octavo.cli.reports import write_report
+from octavo.cli.paths import check_outputs, check_report, shown, write_report
 from octavo.cli.requirements import add_requirements, limits_of, task_check, with_gates
 from octavo.cli.verb import Answer, Verb
 from octavo.errors import RecipeError

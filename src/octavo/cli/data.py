@@ -1,4 +1,4 @@
-"""The flags that say what data to run a model on, shared by all verbs that do; the data that they name."""
+"""The flags that say on what data and where a model runs, shared by all verbs that run one; that data."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from octavo.data.images.preprocessing import Preset
     from octavo.data.readers.random_samples import RandomData
     from octavo.data.readers.text_files import Text
+
 
 PRESET_NAMES = (
     "imagenet", "imagenet-lite", "yolo-letterbox", "unit", "pixels",
@@ -262,3 +263,29 @@ def _batched(data: Data, options: argparse.Namespace) -> Data:
     from octavo.data.batches import Batched
 
     return Batched(data, options.batch)
+
+
+# ---- The flags that say where calibration runs, shared by all verbs that run a model on data
+
+ENGINES = ("auto", "serial", "processes", "ray")
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add the flags to a parser."""
+    group = parser.add_argument_group("where it runs")
+    group.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="auto",
+        help="in this process, in several, or on a Ray cluster (default: several processes where it pays)",
+    )
+    group.add_argument("--workers", metavar="N", type=count, help="workers (default: one for each core)")
+    group.add_argument("--address", metavar="HOST:PORT", help="the Ray cluster, or 'auto' on a node of it")
+    group.add_argument(
+        "--threads", metavar="N", type=count, help="threads of all workers together (ray: of each)"
+    )
+
+
+def engine_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags as arguments of a call."""
+    return {name: getattr(options, name) for name in ("engine", "workers", "address", "threads")}

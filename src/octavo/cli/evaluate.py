@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.console import Console
-from octavo.cli.data import add_data, count, data_of, given_flags, paths_of
-from octavo.cli.engine import add_engine, engine_options
-from octavo.cli.paths import check_outputs, check_report, shown
-from octavo.cli.reports import write_report
+from octavo.cli.data import add_data, add_engine, count, data_of, engine_options, given_flags, paths_of
+from octavo.cli.paths import check_outputs, check_report, shown, write_report
 from octavo.cli.requirements import add_gates, limits_of, with_gates
 from octavo.cli.tasks import TASK_NAMES, add_truth, task_options
 from octavo.cli.verb import Answer, Verb

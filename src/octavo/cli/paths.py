@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from octavo.cli.verb import as_json_text
 from octavo.errors import OutputError, RecipeError
 
 REPORT_SUFFIXES = (".html", ".json", ".md", ".txt")
@@ -128,3 +129,27 @@ def write_text(path: str, text: str) -> None:
 
     with replacing([Path(path)]) as (handle,):
         handle.write(text.encode("utf-8"))
+
+
+# ---- ``--report FILE``: a result in the form that the suffix names, the same for every verb
+
+
+def write_report(
+    path: str,
+    data: Mapping[str, Any],
+    *,
+    page: Callable[[], str],
+    markdown: Callable[[], str],
+    text: Callable[[], str],
+) -> None:
+    """Write a report as a page, as JSON, as Markdown or as text; only the requested form is made."""
+    match Path(path).suffix.lower():
+        case ".html":
+            content = page()
+        case ".json":
+            content = as_json_text(data)
+        case ".md":
+            content = markdown()
+        case _:
+            content = text()
+    write_text(path, content.rstrip("\n") + "\n")

@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.console import Console
-from octavo.cli.data import add_data, add_stride, data_of, given_flags
-from octavo.cli.engine import add_engine, engine_options
+from octavo.cli.data import add_data, add_engine, add_stride, data_of, engine_options, given_flags
 from octavo.cli.folder import add_folder, quantize_folder, refuse_folder_flags
-from octavo.cli.paths import check_outputs, check_report, default_output, model_outputs, shown, write_text
-from octavo.cli.reports import write_report
+from octavo.cli.paths import (
+    check_outputs,
+    check_report,
+    default_output,
+    model_outputs,
+    shown,
+    write_report,
+    write_text,
+)
 from octavo.cli.requirements import (
     NOT_MET,
     add_effort,
@@ -238,7 +244,7 @@ def _remark_speed(options: argparse.Namespace, result: Result, console: Console)
     if options.data is not None or options.stats or options.table or options.plan or flags_of(options):
         return
     from octavo.pipeline.request import RecipeRequest
-    from octavo.tuning.quick import quick_speed
+    from octavo.tuning.measure import quick_speed
 
     _, sheet = RecipeRequest.of(None, options.target, {}).resolve(static=False)
     if options.effort == "plain" or not sheet.runs_here:

@@ -12,7 +12,7 @@ from octavo.core import codec
 from octavo.core.recipe import Override, Recipe
 from octavo.core.shown import Shown
 from octavo.reporting.comparison_tables import comparison_line, comparison_markdown, comparison_table
-from octavo.reporting.data_frames import data_frame
+from octavo.reporting.notebook import data_frame
 
 SCHEMA = 2  # the version of what to_dict() gives
 

@@ -19,7 +19,7 @@ from octavo.data.feeds import Data
 from octavo.errors import ModelError
 from octavo.model.files import io
 from octavo.model.graph import query
-from octavo.reporting.diagnosis_table import diagnosis_table
+from octavo.reporting.comparison_tables import diagnosis_table
 from octavo.targets import target as find_target
 
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}

@@ -14,9 +14,8 @@ from octavo.data.images.image_decoding import SUFFIXES, opened_file, pillow
 from octavo.data.images.preprocessing import Preprocess, Preset, Size, find_preprocessing
 from octavo.data.readers.image_files import Images, images
 from octavo.errors import DataError, ModelError, RecipeError
-from octavo.evaluation.batching import pad_rows
 from octavo.evaluation.detection.boxes import Frame
-from octavo.evaluation.task import Array
+from octavo.evaluation.task import Array, pad_rows
 from octavo.model.runtime.session import InputSpec
 
 __all__ = ["SUFFIXES", "ImageFeeds", "ImageLocation", "image_source"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.core.shown import Shown
 from octavo.evaluation.task import ClassScore
-from octavo.reporting.data_frames import data_frame
 from octavo.reporting.evaluation_tables import evaluation_line, evaluation_table
+from octavo.reporting.notebook import data_frame
 
 if TYPE_CHECKING:
     import pandas

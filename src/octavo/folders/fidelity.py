@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import ModelError
-from octavo.folders.feed_store import Array, Feed
 from octavo.folders.parts import Part, Role
+from octavo.folders.samples import Array, Sample
 from octavo.folders.variants import Floor
 from octavo.model.runtime.session import Session
 from octavo.tuning.fidelity import judged, outputs_of, tallies
@@ -74,7 +74,7 @@ class Figure:
 class Reference:
     """The answers of a float part, which variants are compared with."""
 
-    def __init__(self, part: Part, feeds: Sequence[Feed], threads: int | None) -> None:
+    def __init__(self, part: Part, feeds: Sequence[Sample], threads: int | None) -> None:
         session = Session.open(part.path, threads=threads)
         self.part, self.feeds, self.threads = part, feeds, threads
         self.answers = [self._compared(session.run(feed)) for feed in feeds]
@@ -115,7 +115,7 @@ class Reference:
         return tuple(figures)
 
 
-_Rows = list[tuple[Feed, dict[str, Array], dict[str, Array]]]
+_Rows = list[tuple[Sample, dict[str, Array], dict[str, Array]]]
 
 
 def _is_vector(value: Array) -> bool:

@@ -17,8 +17,8 @@ import numpy as np
 from octavo.data.decoder import empty_past, is_past
 from octavo.errors import ModelError
 from octavo.folders.discovery import ModelFolder
-from octavo.folders.feed_store import Array, Feed, StoredFeeds
 from octavo.folders.parts import CACHE_BRANCH, EMBEDS, IDS, Part, Role
+from octavo.folders.samples import Array, Sample, StoredFeeds
 from octavo.model.runtime.session import InputSpec, Session
 
 NEW_TOKENS = 8  # generated after each prompt
@@ -93,7 +93,7 @@ class Pipeline:
         part = next((one for one in self.folder.parts if one.role is Role.EMBEDDING), None)
         if part is None:
             raise MissingInputError("its decoder reads embeddings, and no part makes them of tokens")
-        feed: Feed = {part.inputs[0].name: ids.astype(part.inputs[0].dtype)}
+        feed: Sample = {part.inputs[0].name: ids.astype(part.inputs[0].dtype)}
         if keep:
             self.feeds[part.name].append(feed)
         return self._session(part).run(feed)[part.outputs[0]]
@@ -151,7 +151,7 @@ class _Generation:
             logits = self._step(self.later, np.array([[token]], np.int64), record=step in RECORDED_STEPS)
 
     def _step(self, parts: list[Part], ids: Array, *, record: bool) -> Array:
-        """Feed tokens to all parts that take them; the first one's cache goes on. Returns its logits."""
+        """Sample tokens to all parts that take them; the first one's cache goes on. Returns its logits."""
         answers: dict[str, Array] = {}
         embeds = None
         for part in parts:

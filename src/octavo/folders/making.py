@@ -13,9 +13,9 @@ from octavo.errors import OctavoError
 from octavo.evaluation.timing.bench import bench
 from octavo.evaluation.timing.footprint import footprint
 from octavo.evaluation.timing.latency import Ratio
-from octavo.folders.feed_store import StoredFeeds
 from octavo.folders.fidelity import Figure, Reference
 from octavo.folders.parts import Part
+from octavo.folders.samples import StoredFeeds
 from octavo.folders.variants import BNB4, Variant
 from octavo.model.files import io
 from octavo.model.runtime.verification import verify

@@ -18,15 +18,14 @@ from octavo.core.progress import Progress, silent
 from octavo.errors import ModelError, OutputError, RecipeError, closest
 from octavo.evaluation.timing.footprint import footprint
 from octavo.folders import beside
+from octavo.folders.beside import MANIFEST, check_output, new_folder
 from octavo.folders.discovery import ModelFolder, read_folder
-from octavo.folders.feed_store import StoredFeeds
 from octavo.folders.fidelity import Reference
 from octavo.folders.generation import Pipeline
 from octavo.folders.making import Trial, VariantMaker
 from octavo.folders.parts import Part, Role
 from octavo.folders.result import FolderResult
-from octavo.folders.samples import FolderData, folder_data
-from octavo.folders.staging import MANIFEST, check_output, new_folder
+from octavo.folders.samples import FolderData, StoredFeeds, folder_data
 from octavo.folders.variants import AUTO, FP32, Floor, Variant, chosen_variants
 from octavo.reporting.folder_tables import folder_card
 from octavo.result import versions

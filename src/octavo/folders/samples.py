@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.data.audio.features import features_of
 from octavo.data.audio.wav import SUFFIXES as SOUND_SUFFIXES
@@ -23,12 +24,12 @@ from octavo.data.readers.text_files import Text, encode, open_tokenizer, rows, t
 from octavo.errors import DataError, ModelError, RecipeError, closest
 from octavo.folders.chat import ChatTemplate
 from octavo.folders.discovery import MAX_TOKENS, ModelFolder
-from octavo.folders.feed_store import Array
 from octavo.folders.parts import IDS, PIXELS, SOUND, Part
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.runtime.samples import sample_inputs
 
+Array = npt.NDArray[Any]
 Sample = dict[str, Array]
 MAX_SAMPLES = 24  # run through the pipeline, where no number is given
 MADE_UP = 6  # samples, where there is no data
@@ -215,3 +216,47 @@ def _vocabulary(folder: ModelFolder) -> int:
                     return max(int(table.shape.numpy()[0]), _FEWEST_TOKENS)
     words = folder.config.get("vocab_size")
     return words if isinstance(words, int) and 1 < words < MAX_TOKENS else _FEWEST_TOKENS
+
+
+# ---- The samples that the parts of a folder are calibrated and compared on, kept on disk: caches are large
+
+
+class StoredFeeds(Sequence[Sample]):
+    """Feeds of one part in the order in which they were recorded; each is read when it is needed."""
+
+    def __init__(self, folder: Path, files: Sequence[Path] = (), names: Sequence[str] = ()) -> None:
+        self._folder = folder
+        self._files = list(files)
+        self._names = list(names)
+
+    def append(self, feed: Mapping[str, Array]) -> None:
+        """Keep a feed."""
+        self._folder.mkdir(exist_ok=True)
+        self._names = self._names or list(feed)
+        path = self._folder / f"{len(self._files)}.npz"
+        arrays: dict[str, Any] = {f"a{i}": feed[name] for i, name in enumerate(self._names)}
+        np.savez(path, **arrays)
+        self._files.append(path)
+
+    def part(self, first: int, stop: int | None = None) -> StoredFeeds:
+        """Some of the feeds."""
+        return StoredFeeds(self._folder, self._files[first:stop], self._names)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
+        if isinstance(index, slice):
+            return [self._read(path) for path in self._files[index]]
+        return self._read(self._files[index])
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(self._read, self._files)
+
+    def _read(self, path: Path) -> Sample:
+        with np.load(path) as stored:
+            return {name: stored[f"a{i}"] for i, name in enumerate(self._names)}

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from octavo._version import __version__
 from octavo.core.shown import Shown
 from octavo.model.files import io
-from octavo.reporting.diagnosis_table import counted
+from octavo.reporting.comparison_tables import counted
 from octavo.reporting.text import clean
 
 if TYPE_CHECKING:

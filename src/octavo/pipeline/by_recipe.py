@@ -21,7 +21,6 @@ from octavo.pipeline.mixed_bits import with_widths
 from octavo.pipeline.options import Run
 from octavo.pipeline.plan import gain_by_data, planned, refuse_nothing
 from octavo.pipeline.prepare import PreparedModel, needed_opset, ready, uncollected
-from octavo.pipeline.random_tokens import or_random_tokens, with_algorithm, without_inputs
 from octavo.pipeline.resolve import (
     Steps,
     check_data,
@@ -31,7 +30,13 @@ from octavo.pipeline.resolve import (
     plan_steps,
     weight_steps,
 )
-from octavo.pipeline.weight_inputs import inputs_of, needs_inputs
+from octavo.pipeline.weight_inputs import (
+    inputs_of,
+    needs_inputs,
+    or_random_tokens,
+    with_algorithm,
+    without_inputs,
+)
 from octavo.result import Result, check_output
 from octavo.targets import Target
 

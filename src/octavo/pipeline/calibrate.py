@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -20,14 +21,17 @@ from octavo.algorithms import steps as stepping
 from octavo.algorithms.layers.probes import probed
 from octavo.algorithms.layers.statistics_requests import PREFIX, StatisticsRequests
 from octavo.algorithms.steps import Step, Subject
+from octavo.calibration import saved
 from octavo.calibration.methods import need_of
+from octavo.core.origin import Origin
 from octavo.core.plan import Measured, Plan
-from octavo.core.requests import Request
+from octavo.core.requests import FOR_EVERY_METHOD, Request
 from octavo.core.scheme import Method, Scheme
 from octavo.core.stats import Range, State, Stats
 from octavo.errors import DataError, RecipeError
 from octavo.pipeline.options import Run
 from octavo.pipeline.plan import Planned
+from octavo.pipeline.prepare import PreparedModel, prepare_name
 from octavo.pipeline.weight_inputs import needs_inputs, request_inputs
 from octavo.planning import hazards
 
@@ -226,3 +230,40 @@ def _pass(
     if engine.name == "serial":
         return calibration.collect(model, wanted, samples, threads=execution.threads, **options)
     return calibration.gather(model, wanted, samples, engine, **options)
+
+
+# ---- Calibration by itself: statistics that can be saved, merged and used again
+
+
+def statistics(
+    prepared: PreparedModel,
+    needs: Mapping[str, Method] | Plan,
+    data: Any,
+    run: Run,
+    *,
+    every_method: bool = False,
+    shard: tuple[int, int] | None = None,
+    checkpoint: str | Path | None = None,
+) -> Stats:
+    """Run the samples once and keep what the methods of a plan read; with ``every_method`` what any reads."""
+    wanted = statistics_requests(needs.needs() if isinstance(needs, Plan) else needs)
+    if every_method:
+        wanted = dict.fromkeys(wanted, FOR_EVERY_METHOD)
+    wanted = calibration.sampled(prepared.model, wanted, run.observation.stride)
+    requests = StatisticsRequests()
+    if isinstance(needs, Plan):
+        request_inputs(prepared.model, needs, requests)
+    origin = Origin(prepared.fingerprint or "", prepare_name(run.prepare), {}, source=saved.name_of(data))
+    with probed(prepared.model, requests) as extra:
+        return calibration.gather(
+            prepared.model,
+            {**wanted, **extra},
+            samples_of(prepared.model, data, run.observation.samples),
+            run.execution.start(),
+            origin=origin if prepared.fingerprint is not None else None,
+            shard=shard,
+            checkpoint=checkpoint,
+            providers=run.execution.providers,
+            custom_ops=run.execution.custom_ops,
+            progress=lambda done, total: run.progress("calibrate", done, total),
+        )

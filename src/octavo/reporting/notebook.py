@@ -1,11 +1,18 @@
-"""Results in a notebook: a few lines of plain HTML, without scripts."""
+"""Results in a notebook: a few lines of plain HTML, without scripts, and data frames."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import TYPE_CHECKING, Any
 
+from octavo.errors import RecipeError
 from octavo.reporting.summary import Outcome, compressed_lines, headline, kept_in_float, sizes, type_lines
 from octavo.reporting.text import clean, printable, some, tally
+
+if TYPE_CHECKING:
+    import pandas
+
 
 _LISTED_REASONS = 12  # for keeping nodes in float
 
@@ -35,3 +42,15 @@ def table_html(text: str) -> str:
 
 def _text(text: str) -> str:
     return escape(clean(text, 600))
+
+
+# ---- Data frames of results, where pandas is installed
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Return rows as a data frame; nested values become columns with dots in their names."""
+    try:
+        import pandas
+    except ImportError:
+        raise RecipeError("to_pandas() needs pandas; install it with: pip install pandas.") from None
+    return pandas.json_normalize([dict(row) for row in rows])

@@ -28,7 +28,7 @@ from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.runtime.session import Session
 from octavo.pipeline import Destination, KnownStatistics, PreparedModel, Run
-from octavo.pipeline.statistics import statistics
+from octavo.pipeline.calibrate import statistics
 from octavo.pipeline.weight_inputs import reads_inputs
 from octavo.result import Result
 from octavo.targets import Target

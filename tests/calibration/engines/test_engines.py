@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from calibration.engines.jobs import Deadly, Packing, Refusing, Square
-from octavo.calibration.engines import automatic, engine_of
-from octavo.calibration.engines.automatic import Auto
-from octavo.calibration.engines.processes import Processes
+from octavo.calibration.engines import engine_of, processes
+from octavo.calibration.engines.processes import Auto, Processes
 from octavo.calibration.engines.protocol import Serial, threads_each
 from octavo.core.cpu import cores
 from octavo.errors import DataError, OctavoError, RecipeError
@@ -74,7 +73,7 @@ def test_auto_stays_in_this_process_for_little_work() -> None:
 
 
 def test_auto_goes_on_in_other_processes_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(automatic, "PAYS", 0.1)
+    monkeypatch.setattr(processes, "PAYS", 0.1)
     found = list(Auto(2).map(Square(0.1), range(9)))
     assert sorted((index, result[0]) for index, result in found) == [(i, i * i) for i in range(9)]
     assert len({pid for _, (_, pid, _) in found}) > 1
@@ -84,7 +83,7 @@ def test_auto_stays_where_the_job_can_not_travel(monkeypatch: pytest.MonkeyPatch
     class Local(Square):
         pass
 
-    monkeypatch.setattr(automatic, "PAYS", 0.0)
+    monkeypatch.setattr(processes, "PAYS", 0.0)
     found = list(Auto(2).map(Local(), range(5)))
     assert {pid for _, (_, pid, _) in found} == {os.getpid()}
 

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.reporting.html.graph_layout import COLUMN, layered
+from octavo.reporting.html.graph_drawing import COLUMN, layered
 
 EDGES = st.integers(2, 24).flatmap(
     lambda count: st.tuples(

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from octavo.algorithms.layers import scale_folding
 from octavo.algorithms.layers.input_moments import input_moments, scaled_moments
 from octavo.algorithms.layers.layer import F64, Layer
-from octavo.algorithms.layers.linear_groups import Group, channel_factors, groups
+from octavo.algorithms.layers.scale_folding import Group, channel_factors, groups
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
 from octavo.algorithms.layers.subject import Refusal, Subject
 from octavo.algorithms.steps.step import Change, Phase, Step, StepReport

@@ -26,7 +26,7 @@ import onnx_ir as ir
 from octavo.algorithms.layers import quantization_noise, scale_folding
 from octavo.algorithms.layers.input_moments import InputMoments, channel_extremes, input_moments
 from octavo.algorithms.layers.layer import F64
-from octavo.algorithms.layers.linear_groups import Group, channel_factors, groups, is_matrix_product
+from octavo.algorithms.layers.scale_folding import Group, channel_factors, groups, is_matrix_product
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
 from octavo.algorithms.layers.subject import Refusal, Subject
 from octavo.algorithms.steps.step import Change, Phase, Step, StepReport

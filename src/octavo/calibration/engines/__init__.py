@@ -43,7 +43,7 @@ def engine_of(
 
             return Processes(workers, threads)
         case "auto" if min(workers or cores(), threads or cores()) > 1:
-            from octavo.calibration.engines.automatic import Auto
+            from octavo.calibration.engines.processes import Auto
 
             return Auto(workers, threads)
         case _:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from octavo.errors import DataError, ModelError
-from octavo.evaluation.batching import join_feeds, strip_padding
 from octavo.evaluation.image_samples import ImageFeeds, image_source
 from octavo.evaluation.label_files import class_names, class_number
 from octavo.evaluation.labelled_samples import LabelledSamples, labelled_samples
@@ -24,9 +23,11 @@ from octavo.evaluation.task import (
     PreparedTask,
     TaskContext,
     batches,
+    join_feeds,
     named_output,
     shapes_text,
     share,
+    strip_padding,
 )
 from octavo.evaluation.task_metrics import top_k
 

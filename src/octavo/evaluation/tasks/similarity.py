@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from octavo.errors import DataError, ModelError, RecipeError
-from octavo.evaluation.batching import strip_padding
 from octavo.evaluation.task import (
     F64,
     Array,
@@ -25,6 +24,7 @@ from octavo.evaluation.task import (
     batches,
     named_output,
     shapes_text,
+    strip_padding,
 )
 from octavo.evaluation.task_metrics import spearman
 from octavo.evaluation.text_samples import TextFeeds, text_rows

@@ -10,7 +10,7 @@ from octavo.evaluation.timing.decoding import Decoding
 from octavo.evaluation.timing.latency import Latency, Ratio
 from octavo.evaluation.timing.profiler import NodeTime, OpTime, Unfused
 from octavo.reporting.bench_tables import bench_line, bench_table
-from octavo.reporting.data_frames import data_frame
+from octavo.reporting.notebook import data_frame
 
 if TYPE_CHECKING:
     import pandas

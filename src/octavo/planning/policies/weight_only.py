@@ -22,7 +22,7 @@ from octavo.errors import RecipeError
 from octavo.model.graph import query
 from octavo.ops import GATHER_BLOCKS, MATMUL_NBITS, Kind, Lowering, OpRule, Table, Weight, axis_of, rule_of
 from octavo.ops.patterns import FOLLOW_LOGITS
-from octavo.planning import refusals, tied
+from octavo.planning import refusals, weights
 from octavo.planning.policies.policy import Policy
 from octavo.planning.state import State
 from octavo.planning.weights import scheme_of, weight_of
@@ -238,7 +238,7 @@ class WeightOnlyPolicy(Policy):
             own, other = self.state.entries[Key(table.name or "", lookup.name)], self.state.entries[key]
             width = (query.static_shape(table) or (0,))[-1]
             transposed = bool(query.attribute(head, "transB", 0))
-            if tied.are_alike(own, other, width) and tied.is_tied(table, weight, transposed):
+            if weights.are_alike(own, other, width) and weights.is_tied(table, weight, transposed):
                 self.state.place(table, Shared(*key), lookup)
 
 
