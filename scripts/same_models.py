@@ -6,8 +6,10 @@
 
 OLD and NEW are checkouts (``git worktree add ../old 338f875``). Float models come from the tests of NEW and,
 where it is there, from the zoo; each checkout quantizes them in processes of its own. A model that differs,
-or that only one of the two can make, has to match a pattern in ``scripts/same_models.txt``, which gives the
-reason. The exit code is 1 where one does not.
+or that only one of the two can make, has to match a pattern in ``scripts/same_models.txt``. A line there has
+the reason and what it is about (:mod:`model_forms`): it explains a job only if the models are the same bytes
+once that is set aside. ``other`` instead stands for another model altogether, by a decision that the reason
+names; such lines match few jobs. The exit code is 1 where nothing explains a difference.
 """
 
 from __future__ import annotations
@@ -17,16 +19,20 @@ import fnmatch
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from model_forms import FORMS, differing_parts
 
 HERE = Path(__file__).resolve()
 REASONS = HERE.with_suffix(".txt")
@@ -50,7 +56,6 @@ def write_graphs(new: Path, work: Path) -> dict[str, list[str]]:
     """Write the graphs of the tests and samples for them; gives their names by kind."""
     sys.path[:0] = [str(new / "tests"), str(new / "tests" / "quantization"), str(new / "src")]
     import graphs  # type: ignore[import-not-found]
-    import onnx
     import qat_graphs  # type: ignore[import-not-found]
     import quantizing  # type: ignore[import-not-found]
     import weight_graphs  # type: ignore[import-not-found]
@@ -383,19 +388,23 @@ def _run(checkout: Path, work: Path, out: Path, todo: list[Job]) -> None:
         raise SystemExit(f"a process of {checkout} has failed")
 
 
-def _outcome(out: Path, name: str) -> tuple[str, bytes]:
+def _outcome(out: Path, name: str, forms: Sequence[str] = ()) -> tuple[str, bytes]:
+    """Return what a job gave: a model's bytes, brought to some forms, or the kind of an error."""
     path = out / f"{name}.onnx"
-    if path.exists():
-        beside = path.with_name(path.name + ".data")
+    if not path.exists():
+        error = path.with_suffix(".error")
+        return "error", error.read_bytes().split(b":")[0] if error.exists() else b""
+    beside = path.with_name(path.name + ".data")
+    if not forms:
         return "model", _without_recipe(path.read_bytes()) + (beside.read_bytes() if beside.exists() else b"")
-    error = path.with_suffix(".error")
-    return "error", error.read_bytes().split(b":")[0] if error.exists() else b""
+    model = onnx.load(path)
+    for form in forms:
+        FORMS[form](model)
+    return "model", _without_recipe(model.SerializeToString())
 
 
 def _without_recipe(content: bytes) -> bytes:
     """The model without the recipe in its metadata, whose text changes with every new setting."""
-    import onnx
-
     model = onnx.ModelProto.FromString(content)
     kept = [entry for entry in model.metadata_props if entry.key != "octavo.recipe"]
     del model.metadata_props[:]
@@ -403,40 +412,61 @@ def _without_recipe(content: bytes) -> bytes:
     return model.SerializeToString(deterministic=True)
 
 
-def _reasons() -> dict[str, str]:
-    lines = [line for line in REASONS.read_text().splitlines() if line.strip() and not line.startswith("#")]
-    return dict(tuple(part.strip() for part in line.split("  ", 1)) for line in lines)  # type: ignore[misc]
+@dataclass(frozen=True)
+class Reason:
+    """Why jobs whose names match a pattern give other models, and in which forms these are the same."""
+
+    pattern: str
+    forms: tuple[str, ...] | None  # None: they are other models altogether, by a decision
+    text: str
+
+    def explains(self, work: Path, name: str) -> bool:
+        """Whether two models of a job are the same but for this."""
+        if not fnmatch.fnmatchcase(name, self.pattern):
+            return False
+        if self.forms is None:
+            return True
+        return _outcome(work / "old", name, self.forms) == _outcome(work / "new", name, self.forms)
+
+
+def _reasons() -> list[Reason]:
+    found = []
+    for line in REASONS.read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            pattern, forms, text = (part.strip() for part in re.split(r"\s{2,}", line.strip(), maxsplit=2))
+            found.append(Reason(pattern, None if forms == "other" else tuple(forms.split("+")), text))
+    return found
 
 
 def compare(work: Path, todo: list[Job]) -> int:
     """Print what differs and why; gives the exit code."""
-    reasons = _reasons() if REASONS.exists() else {}
-    used: Counter[str] = Counter()
+    reasons = _reasons()
+    used: Counter[Reason] = Counter()
     counts: Counter[str] = Counter()
-    unexplained = []
     for job in todo:
         name = label(job)
         old, new = _outcome(work / "old", name), _outcome(work / "new", name)
         if old == new:
             counts[f"same {old[0]}"] += 1
             continue
-        pattern = next((p for p in reasons if fnmatch.fnmatchcase(name, p)), None)
-        if pattern is not None:
-            used[pattern] += 1
-            counts["different, with a reason"] += 1
+        reason = next((one for one in reasons if one.explains(work, name)), None)
+        if reason is not None:
+            used[reason] += 1
+            counts["other models" if reason.forms is None else "same but for known differences"] += 1
             continue
-        unexplained.append(name)
         counts["different"] += 1
         print(f"{name}\n    old: {_short(work / 'old', name)}\n    new: {_short(work / 'new', name)}")
+        if old[0] == new[0] == "model":
+            both = (onnx.load(work / side / f"{name}.onnx") for side in ("old", "new"))
+            print(f"    {differing_parts(*both)}")
     print(", ".join(f"{number} {kind}" for kind, number in sorted(counts.items())))
-    for pattern, reason in reasons.items():
-        print(f"  {used[pattern]:5} × {pattern}: {reason}")
-    return 1 if unexplained else 0
+    for reason in reasons:
+        how = "other models" if reason.forms is None else "same but for " + ", ".join(reason.forms)
+        print(f"  {used[reason]:5} × {reason.pattern} ({how}): {reason.text}")
+    return 1 if counts["different"] else 0
 
 
 def _short(out: Path, name: str) -> str:
-    import onnx
-
     kind, content = _outcome(out, name)
     if kind == "error":
         return (out / f"{name}.error").read_text()[:200] if content else "nothing"
