@@ -2,7 +2,7 @@
 
 ::
 
-    python scripts/same_models.py OLD NEW [--zoo ../shared/zoo] [--only PATTERN] [--work FOLDER]
+    python scripts/same_models.py OLD NEW [--zoo ../shared/zoo] [--only PATTERN] [--work FOLDER] [--workers N]
 
 OLD and NEW are checkouts (``git worktree add ../old 338f875``). Float models come from the tests of NEW and,
 where it is there, from the zoo; each checkout quantizes them in processes of its own. A model that differs,
@@ -44,7 +44,6 @@ ZOO_MODELS = (
     "mobilenet_v2", "efficientnet_lite0", "yolov8n", "fashion_cnn", "ppocrv4_rec", "ppocrv4_det",
     "silero_vad", "silero_vad_ifless", "magika", "all_minilm_l6_v2",
 )  # fmt: skip
-WORKERS = 2
 
 Job = dict[str, Any]
 
@@ -374,14 +373,14 @@ _DOORS: dict[str, Callable[[Job, str, list[Any], Path], None]] = {
 # ---- both, and the comparison
 
 
-def _run(checkout: Path, work: Path, out: Path, todo: list[Job]) -> None:
-    """Work off all jobs with one checkout, in two processes at a time."""
+def _run(checkout: Path, work: Path, out: Path, todo: list[Job], workers: int) -> None:
+    """Do all jobs with one checkout, in some processes at a time."""
     out.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "PYTHONHASHSEED": "0"}
     children = []
-    for number in range(WORKERS):
+    for number in range(workers):
         listing = work / f"{out.name}.{number}.json"
-        listing.write_text(json.dumps(todo[number::WORKERS]))
+        listing.write_text(json.dumps(todo[number::workers]))
         command = [sys.executable, str(HERE), "--worker", str(listing), str(work), str(out)]
         children.append(subprocess.Popen(command, env=environment, cwd=work))
     if any(child.wait() for child in children):
@@ -492,6 +491,7 @@ def main() -> int:
     parser.add_argument(
         "--work", type=Path, help="keep everything here; models of OLD that are there are taken as they are"
     )
+    parser.add_argument("--workers", type=int, default=2, help="processes at a time (default: 2)")
     options = parser.parse_args()
     work = options.work.resolve() if options.work else Path(tempfile.mkdtemp(prefix="same_models."))
     work.mkdir(exist_ok=True)
@@ -500,12 +500,12 @@ def main() -> int:
     todo = [job for job in jobs(kinds, zoo) if fnmatch.fnmatchcase(label(job), options.only)]
     print(f"{len(todo)} models with each checkout, in {work}", flush=True)
     if not (work / "old").exists():
-        _run(options.old.resolve(), work, work / "old", todo)
+        _run(options.old.resolve(), work, work / "old", todo, options.workers)
     if (work / "new").exists():
         for path in (work / "new").iterdir():
             path.unlink()
         (work / "new").rmdir()
-    _run(options.new.resolve(), work, work / "new", todo)
+    _run(options.new.resolve(), work, work / "new", todo, options.workers)
     return compare(work, todo)
 
 
