@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import onnx_ir as ir
+
 from octavo import planning
 from octavo.algorithms import steps as stepping
-from octavo.algorithms.steps import Phase, Subject
+from octavo.algorithms.steps import ListedStep, Phase, Subject
 from octavo.core.plan import Plan
 from octavo.core.recipe import Recipe
 from octavo.errors import OctavoError
@@ -19,7 +22,7 @@ from octavo.pipeline.half_precision import with_half
 from octavo.pipeline.load import load
 from octavo.pipeline.mixed_bits import with_widths
 from octavo.pipeline.options import Run
-from octavo.pipeline.plan import gain_by_data, planned, refuse_nothing
+from octavo.pipeline.plan import Planned, gain_by_data, planned, refuse_nothing
 from octavo.pipeline.prepare import PreparedModel, needed_opset, ready, uncollected
 from octavo.pipeline.resolve import (
     Steps,
@@ -63,57 +66,26 @@ def prepared(
 def quantize(
     source: io.ModelSource | PreparedModel, data: Any, recipe: Recipe, target: Target, run: Run
 ) -> Result:
-    """Quantize a model by a recipe."""
-    listed = stepping.listed(recipe.steps)
-    if data is None or run.observation.stats is not None:
-        listed = tuple(one for one in listed if not one.min_samples)  # there is no sample to count
-    chosen = tuple(one.step for one in listed)
-    check_data(chosen, data, run)
-    subject = prepared(source, max(needed_opset(recipe), stepping.opset(chosen, target)), run)
-    model = subject.model
-    is_open = recipe.weight_only.algorithm == "auto"
+    """Quantize a model by a recipe: the stages of the pipeline, one after the other."""
+    listed = _listed_steps(recipe, data, run)
+    opset = max(needed_opset(recipe), stepping.opset(tuple(one.step for one in listed), target))
+    subject = prepared(source, opset, run)
+    model, is_open = subject.model, recipe.weight_only.algorithm == "auto"
     recipe = with_algorithm(model, recipe, data, run)
-    if any(one.min_samples for one in listed):
-        data = samples_of(model, data, run.observation.samples)
-        chosen = enough(listed, data)
-    steps = Steps(recipe)
-    if chosen:
-        first = planning.build(model, planning.policy_for(recipe, target))
-        refuse_nothing(model, first)
-        if stepping.of_phase(chosen, Phase.FLOAT):
-            data = samples_of(model, data, run.observation.samples)
-            check_repeats(data, chosen)
-        steps = float_steps(Subject(model, recipe, first, progress=run.progress), chosen, data, run)
-        if any(report.changed for report in steps.reports):  # statistics of other runs are of another model
-            run = replace(run, observation=replace(run.observation, known=None))
-    with uncollected():
-        made = planned(model, recipe, target)
-    if recipe.half is None:
-        nothing = not made.plan.nodes and not made.plan.compressed
-        refuse_nothing(model, made.plan, gain_by_data(model, recipe, target) if nothing else "")
-    found: Calibrated | None = None
+    steps, data, run = _float_stage(model, recipe, target, listed, data, run)
+    made = _planned(model, recipe, target)
     subject.at_opset(made.plan.opset)
+    found: Calibrated | None = None
     if made.plan.needs() or steps.remaining or needs_inputs(made.plan):
-        given = or_random_tokens(model, made.plan, data, run)
-        try:
-            found, made = calibrated(made, given, run, steps.remaining)
-        except OctavoError as error:
-            if given is data or not is_open:
-                raise
-            made = made.by(without_inputs(recipe)).noting(f"not run with random tokens: {error}")
-            recipe = made.recipe
-        else:
-            made = made.noting(_RANDOM) if given is not data else made
+        found, made = _measured(made, data, run, steps, is_open=is_open)
+        recipe = made.recipe
     if found is not None:
         refuse_nothing(model, made.plan)
         if steps.of_phase(Phase.PLAN):
             found, made, steps = plan_steps(made, found, run, steps)
             refuse_nothing(model, made.plan)
     if recipe.weight_only.average_bits is not None and recipe.is_weight_only:
-        read = found.samples if found is not None else None
-        read = samples_of(model, data, run.observation.samples) if read is None and data is not None else read
-        given = inputs_of(model, made.plan, found.probes) if found is not None else {}
-        made = with_widths(made, given, read, run.progress)
+        made = _with_widths(made, found, data, run)
         recipe = made.recipe
         steps = replace(steps, recipe=recipe)
     if found is not None:
@@ -122,6 +94,74 @@ def quantize(
     plan = with_half(made.plan, model, recipe, target, samples, run)
     meta.record_recipe(model, recipe)
     return replace(finish(subject, plan, found, run, steps), recipe=recipe)
+
+
+def _listed_steps(recipe: Recipe, data: Any, run: Run) -> tuple[ListedStep, ...]:
+    """Return the steps of a recipe that its data can serve."""
+    listed = stepping.listed(recipe.steps)
+    if data is None or run.observation.stats is not None:
+        listed = tuple(one for one in listed if not one.min_samples)  # there is no sample to count
+    check_data(tuple(one.step for one in listed), data, run)
+    return listed
+
+
+def _float_stage(
+    model: ir.Model, recipe: Recipe, target: Target, listed: Sequence[ListedStep], data: Any, run: Run
+) -> tuple[Steps, Any, Run]:
+    """Change the float model by the steps that do, and return the data and the settings for what follows."""
+    chosen = tuple(one.step for one in listed)
+    if any(one.min_samples for one in listed):
+        data = samples_of(model, data, run.observation.samples)
+        chosen = enough(listed, data)
+    if not chosen:
+        return Steps(recipe), data, run
+    plan = planning.build(model, planning.policy_for(recipe, target))
+    refuse_nothing(model, plan)
+    if stepping.of_phase(chosen, Phase.FLOAT):
+        data = samples_of(model, data, run.observation.samples)
+        check_repeats(data, chosen)
+    steps = float_steps(Subject(model, recipe, plan, progress=run.progress), chosen, data, run)
+    if any(report.changed for report in steps.reports):  # statistics of other runs are of another model
+        run = replace(run, observation=replace(run.observation, known=None))
+    return steps, data, run
+
+
+def _planned(model: ir.Model, recipe: Recipe, target: Target) -> Planned:
+    """Plan, and raise where nothing would be done."""
+    with uncollected():
+        made = planned(model, recipe, target)
+    if recipe.half is None:
+        nothing = not made.plan.nodes and not made.plan.compressed
+        refuse_nothing(model, made.plan, gain_by_data(model, recipe, target) if nothing else "")
+    return made
+
+
+def _measured(
+    made: Planned, data: Any, run: Run, steps: Steps, *, is_open: bool
+) -> tuple[Calibrated | None, Planned]:
+    """Calibrate, with random tokens where there is no data and that is enough.
+
+    Where the model can't be run with these, and the recipe leaves the weight algorithm open (``is_open``), it
+    becomes one that has to know nothing of inputs.
+    """
+    given = or_random_tokens(made.model, made.plan, data, run)
+    try:
+        found, made = calibrated(made, given, run, steps.remaining)
+    except OctavoError as error:
+        if given is data or not is_open:
+            raise
+        made = made.by(without_inputs(made.recipe)).noting(f"not run with random tokens: {error}")
+        return None, made
+    return found, made.noting(_RANDOM) if given is not data else made
+
+
+def _with_widths(made: Planned, found: Calibrated | None, data: Any, run: Run) -> Planned:
+    """Give each layer its bits by its sensitivity, measured on the samples."""
+    samples = found.samples if found is not None else None
+    if samples is None and data is not None:
+        samples = samples_of(made.model, data, run.observation.samples)
+    inputs = inputs_of(made.model, made.plan, found.probes) if found is not None else {}
+    return with_widths(made, inputs, samples, run.progress)
 
 
 def carry_out(source: io.ModelSource | PreparedModel, data: Any, plan: Plan, run: Run) -> Result:
