@@ -172,6 +172,31 @@ def genai_decoder(*, tied: bool = False, opset: int = 21) -> onnx.ModelProto:
     return model(n.nodes, inputs, outputs, n.arrays, opset=opset, ir_version=10, domains={CONTRIB: 1})
 
 
+def merged_decoder() -> onnx.ModelProto:
+    """The primitive decoder twice in an If: with and without a cache, with weights that both read."""
+    whole = primitive_decoder()
+    graph = whole.graph
+    outer = {value.name for value in (*graph.input, *graph.initializer)}
+
+    def branch(name: str) -> onnx.GraphProto:
+        nodes = [onnx.NodeProto.FromString(one.SerializeToString()) for one in graph.node]
+        for one in nodes:
+            one.name = f"{name}/{one.name}"
+            one.input[:] = [own if not own or own in outer else f"{name}/{own}" for own in one.input]
+            one.output[:] = [f"{name}/{own}" for own in one.output]
+        outputs = [onnx.ValueInfoProto.FromString(one.SerializeToString()) for one in graph.output]
+        for value in outputs:
+            value.name = f"{name}/{value.name}"
+        return onnx.helper.make_graph(nodes, name, [], outputs)
+
+    names = [value.name for value in graph.output]
+    branches = {"then_branch": branch("then"), "else_branch": branch("else")}
+    chosen = onnx.helper.make_node("If", ["use_cache_branch"], names, "if", **branches)
+    flag = tensor("use_cache_branch", [1], TensorProto.BOOL)
+    arrays = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+    return model([chosen], [*graph.input, flag], list(graph.output), arrays, opset=17)
+
+
 SHAPES = {"primitives": primitive_decoder, "genai": genai_decoder}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from decoders import SHAPES, VOCABULARY, WIDTH, ids, primitive_decoder, weights
+from decoders import SHAPES, VOCABULARY, WIDTH, ids, merged_decoder, primitive_decoder, weights
 
 import octavo
 from octavo.core.plan import Key, Plan, Shared
@@ -53,6 +53,21 @@ def test_every_shape_is_quantized_with_and_without_data(shape: str) -> None:
         assert counts.count("MatMulNBits") == 13
         apart = divergence(logits(result.model, data[0]), logits(io.load(proto), data[0]))
         assert apart < 0.1
+
+
+@pytest.mark.parametrize("algorithm", ["importance", "gptq"])
+def test_a_merged_decoder_gets_the_weights_that_its_branches_would_get_alone(algorithm: str) -> None:
+    found = []
+    for proto in (primitive_decoder(), merged_decoder()):
+        data = feeds(proto)
+        result = octavo.quantize(proto, data, weights="int4", algorithm=algorithm)
+        assert divergence(logits(result.model, data[0]), logits(io.load(proto), data[0])) < 0.1
+        stored = {name: value for name, value in constants(result).items() if name.endswith(("_Q4", "_Q8"))}
+        found.append({name: onnx.numpy_helper.to_array(value) for name, value in stored.items()})
+    plain, merged = found
+    assert plain.keys() == merged.keys()
+    assert len(plain) == 13
+    assert all(np.array_equal(plain[name], merged[name]) for name in plain)
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])

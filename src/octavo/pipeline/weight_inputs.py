@@ -28,6 +28,7 @@ from octavo.model.runtime.samples import specs_of
 from octavo.ops import Kind, Table, rule_of
 from octavo.pipeline.options import Run
 from octavo.planning.policies.weight_only import WITHOUT_DATA
+from octavo.planning.weights import weight_of
 
 
 def request_inputs(model: ir.Model, plan: Plan, requests: StatisticsRequests) -> None:
@@ -52,8 +53,12 @@ def reads_inputs(recipe: Recipe) -> bool:
 
 
 def inputs_of(model: ir.Model, plan: Plan, probes: Mapping[str, State]) -> dict[Key, npt.NDArray[Any]]:
-    """Return the statistics that calibration found for each weight whose algorithm wants some."""
-    found: dict[Key, npt.NDArray[Any]] = {}
+    """Return the statistics that calibration found for each weight whose algorithm wants some.
+
+    Those of a weight that several layers read alike are added up: it is quantized once.
+    """
+    totals: dict[object, npt.NDArray[Any]] = {}
+    alike: dict[Key, object] = {}
     for key, layer, wants in _layers(model, plan):
         names = moment_names(layer)
         gram, square = (probe_sum(probes, names[part]) for part in ("gram", "square"))
@@ -62,8 +67,10 @@ def inputs_of(model: ir.Model, plan: Plan, probes: Mapping[str, State]) -> dict[
         answer = gram if wants is Inputs.PRODUCTS else square
         if answer is not None:
             width = layer.inputs
-            found[key] = answer.reshape(width, width) if wants is Inputs.PRODUCTS else answer.reshape(width)
-    return found
+            answer = answer.reshape(width, width) if wants is Inputs.PRODUCTS else answer.reshape(width)
+            slot = alike[key] = (weight_of(layer.weight), plan.entries[key])
+            totals[slot] = totals[slot] + answer if slot in totals else answer
+    return {key: totals[slot] for key, slot in alike.items()}
 
 
 def _wanted(entry: object) -> Inputs:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from octavo.algorithms.layers.branch_outputs import BranchOutputs
 from octavo.algorithms.layers.conv_taps import ConvTaps, conv_taps
 from octavo.algorithms.layers.layer import Layer
 from octavo.algorithms.layers.replica import add_replica
@@ -62,12 +63,14 @@ def probed(model: ir.Model, requested: StatisticsRequests) -> Iterator[dict[str,
 
 
 class _Probes:
-    """Nodes at the end of the main graph, and the statistics that their results are."""
+    """Nodes at the end of the main graph or a branch, and the statistics that their results are."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model, self.editor = model, Editor(model)
         self._lattices = lattices(model)
         self._has_fixed_sizes = all(_has_fixed_size(value) for value in model.graph.inputs)
+        self._branches = BranchOutputs(self.editor)
+        self._graph = model.graph  # where nodes go
         self.nodes: list[ir.Node] = []
         self.requests: dict[str, Request] = {}
         self._columns: dict[ir.Value, ir.Value] = {}
@@ -75,6 +78,7 @@ class _Probes:
 
     def remove(self) -> None:
         """Remove all nodes that were added."""
+        self._branches.remove()
         self.editor.remove(reversed(self.nodes))
 
     def gram(self, layer: Layer) -> None:
@@ -83,10 +87,12 @@ class _Probes:
         if names["gram"] in self.requests:
             return
         x = self._vectors(layer)
-        self._summed(x, names["sum"])
+        self._summed(x, names["sum"], (layer.groups, layer.products))
         self._counted(x, names["size"])
         product = self.node("MatMul", [x, self.node("Transpose", [x], {"perm": [0, 1, 3, 2]})])
-        self.probe(names["gram"], "ReduceSum", [product, self._axes(0)], {"keepdims": 0})
+        shape = (layer.groups, layer.products, layer.products)
+        self.probe(names["gram"], "ReduceSum", [product, self._axes(0)], {"keepdims": 0}, shape=shape)
+        self._graph = self.model.graph
 
     def moments(self, layer: Layer, *, sampled: bool = False) -> None:
         """Sum what a layer reads, and its squares, unless its Gram matrix is computed.
@@ -101,12 +107,16 @@ class _Probes:
             self._summed_by_taps(layer.x, taps, names)
             return
         x, request = self._vectors(layer), Request(sums=True, some_samples=sampled or layer.is_conv)
-        self._summed(x, names["sum"], request)
-        self._summed(self._squared(x), names["square"], request)
+        shape = (layer.groups, layer.products)
+        self._summed(x, names["sum"], shape, request)
+        self._summed(self._squared(x), names["square"], shape, request)
         self._counted(x, names["size"], request)
+        self._graph = self.model.graph
 
-    def _summed(self, vectors: ir.Value, name: str, request: Request | None = None) -> None:
-        self.probe(name, "ReduceSum", [vectors, self._axes(0, 3)], {"keepdims": 0}, request)
+    def _summed(
+        self, vectors: ir.Value, name: str, shape: tuple[int, ...], request: Request | None = None
+    ) -> None:
+        self.probe(name, "ReduceSum", [vectors, self._axes(0, 3)], {"keepdims": 0}, request, shape=shape)
 
     def _counted(self, x: ir.Value, name: str, request: Request | None = None, share: float = 1.0) -> None:
         """Count the numbers that the sums are over: a share of the elements of a tensor."""
@@ -183,7 +193,8 @@ class _Probes:
         return [value], {"keepdims": 0, "axes": axes}
 
     def _vectors(self, layer: Layer) -> ir.Value:
-        """Return the layer's input as ``[N, group, product, position]``."""
+        """Return the layer's input as ``[N, group, product, position]``; nodes go to the same graph."""
+        self._graph = layer.x.graph or self.model.graph
         if not layer.is_conv:
             return self._in_columns(layer.x, layer.inputs)
         x = layer.x if _is_pointwise(layer) else self._unfolded(layer)
@@ -226,9 +237,17 @@ class _Probes:
         operands: Sequence[ir.Value | None],
         attributes: dict[str, object],
         request: Request | None = None,
+        *,
+        shape: tuple[int, ...] = (),
     ) -> None:
-        """Add a node whose result is a statistic: without a request, its sum over all samples."""
-        made = self.node(op, operands, attributes, output=name)
+        """Add a node whose result is a statistic: without a request, its sum over all samples.
+
+        In a branch the result has to be a sum of this shape.
+        """
+        is_inner = self._graph is not self.model.graph
+        made = self.node(op, operands, attributes, output=f"{name}/inner" if is_inner else name)
+        if is_inner:
+            made = self._branches.lead_out(made, self._graph, shape, name)
         self.requests[made.name or name] = request or Request(sums=True)
 
     def node(
@@ -243,7 +262,7 @@ class _Probes:
         """Add a node and return its result."""
         output = output or f"{PREFIX}{op}"
         node = self.editor.node(op, operands, attributes, name=output, output=output, dtype=dtype)
-        self.model.graph.append(node)
+        self._graph.append(node)
         self.nodes.append(node)
         return node.outputs[0]
 

@@ -114,6 +114,18 @@ def subgraphs(node: ir.Node) -> list[ir.Graph]:
     return found
 
 
+def conditional_graphs(model: ir.Model) -> dict[ir.Graph, ir.Node | None]:
+    """Return the main graph, and those that nothing but Ifs surround, with the If that each belongs to."""
+    found: dict[ir.Graph, ir.Node | None] = {model.graph: None}
+    waiting = [model.graph]
+    while waiting:
+        for node in waiting.pop():
+            if is_op(node, "If"):
+                found.update(dict.fromkeys(subgraphs(node), node))
+                waiting.extend(subgraphs(node))
+    return found
+
+
 def is_op(node: ir.Node | None, *op_types: str) -> bool:
     """Whether a node is one of these operators of the default domain; one of another may share the name."""
     return node is not None and not node.domain and node.op_type in op_types

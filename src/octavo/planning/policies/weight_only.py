@@ -7,6 +7,7 @@ weight, or the runtime reads it wrongly, the other is taken; where neither can, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,6 +48,7 @@ class WeightOnlyPolicy(Policy):
         """Look for the head, and for the nodes that have settings of their own."""
         super().begin(state)
         self.heads = _heads(state.model)
+        self.observable = frozenset(query.conditional_graphs(state.model))
         listed = self.recipe.placement is Placement.LISTED
         self.least_table = 0 if listed else max(map(_table_size, state.nodes), default=0) // _SMALL_TABLE
         self.own: dict[str, LayerWeights] = {}
@@ -153,7 +155,7 @@ class WeightOnlyPolicy(Policy):
         if algorithm(text).wants is Inputs.NONE:
             return text
         x = node.inputs[0]
-        seen = x is not None and x.graph is self.state.model.graph
+        seen = x is not None and x.graph in self.observable
         return text if seen else "rtn"
 
     def _lowered(self, node: ir.Node, scheme: Scheme, columns: int) -> Lowering | str | None:
@@ -318,11 +320,23 @@ def _reads_integers(node: ir.Node) -> bool:
     return False
 
 
+def _made_outputs(model: ir.Model) -> Iterator[tuple[ir.Value, tuple[int | None, ...] | None]]:
+    """Yield the outputs of a model with their shapes; of an If, those of its branches."""
+    waiting = [(output, query.shape(output)) for output in model.graph.outputs]
+    while waiting:
+        value, dims = waiting.pop()
+        node = value.producer()
+        if node is not None and query.is_op(node, "If"):
+            index = next(i for i, made in enumerate(node.outputs) if made is value)
+            waiting += [(graph.outputs[index], dims) for graph in query.subgraphs(node)]
+        else:
+            yield value, dims
+
+
 def _heads(model: ir.Model) -> frozenset[str]:
     """Return the products that make an output, such as logits: the last axis of both is the same."""
     found: set[str] = set()
-    for output in model.graph.outputs:
-        dims = query.shape(output)
+    for output, dims in _made_outputs(model):
         node = output.producer()
         while node is not None and not node.domain and node.op_type in FOLLOW_LOGITS:
             computed = [v for v in node.inputs if v is not None and query.constant(v) is None]
