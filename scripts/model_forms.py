@@ -6,10 +6,15 @@ show. Two models that are the same bytes in that form differ in nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+import onnxruntime
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 _BARRIER = "_guard"  # in the names of nodes that change no value
 
@@ -130,6 +135,51 @@ def numbers(model: ModelProto) -> None:
             tensor.CopyFrom(kept)
 
 
+def names(model: ModelProto) -> None:
+    """Name nodes, stored tensors and inner values by what they hold or compute."""
+    _name_by_content(model.graph, {})
+
+
+def _name_by_content(graph: GraphProto, outer: dict[str, str]) -> None:
+    kept = {value.name for value in graph.output}
+    known = outer | {value.name: value.name for value in graph.input}
+    for tensor in graph.initializer:
+        name, tensor.name = tensor.name, ""
+        known[name] = tensor.name = name if name in kept else _digest(tensor)
+    for node in graph.node:
+        for inner in (attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH):
+            _name_by_content(inner, known)
+        outputs = list(node.output)
+        node.input[:] = [known.get(name, name) for name in node.input]
+        del node.output[:]
+        node.name = ""
+        node.name = _digest(node)
+        for at, name in enumerate(outputs):
+            known[name] = name if name in kept or not name else f"{node.name}.{at}"
+        node.output.extend(known[name] for name in outputs)
+    for value in graph.value_info:
+        value.name = known.get(value.name, value.name)
+
+
+def _digest(message: TensorProto | NodeProto) -> str:
+    return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()
+
+
+def same_results(old: Path, new: Path, feeds: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether two models give the same bits, run without the runtime's optimizations."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    first, second = (
+        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]) for path in (old, new)
+    )
+    return all(
+        np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for feed in feeds
+        for a, b in zip(first.run(None, feed), second.run(None, feed), strict=True)
+    )
+
+
 def _drop_unread(graph: GraphProto) -> None:
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     unread = [tensor for tensor in graph.initializer if tensor.name not in read]
@@ -145,6 +195,7 @@ FORMS: dict[str, Callable[[ModelProto], None]] = {
     "bias-shape": bias_shape,
     "conv-bias": conv_bias,
     "last-axis": last_axis,
+    "names": names,
     "node-order": node_order,
     "numbers": numbers,
     "opset": opset,

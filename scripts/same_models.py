@@ -8,8 +8,9 @@ OLD and NEW are checkouts (``git worktree add ../old 338f875``). Float models co
 where it is there, from the zoo; each checkout quantizes them in processes of its own. A model that differs,
 or that only one of the two can make, has to match a pattern in ``scripts/same_models.txt``. A line there has
 the reason and what it is about (:mod:`model_forms`): it explains a job only if the models are the same bytes
-once that is set aside. ``other`` instead stands for another model altogether, by a decision that the reason
-names; such lines match few jobs. The exit code is 1 where nothing explains a difference.
+once that is set aside. ``results`` instead asks that both give the same bits on the samples, and ``other``
+stands for another model altogether, by a decision that the reason names; such lines match few jobs. The exit
+code is 1 where nothing explains a difference.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from model_forms import FORMS, differing_parts
+from model_forms import FORMS, differing_parts, same_results
 
 HERE = Path(__file__).resolve()
 REASONS = HERE.with_suffix(".txt")
@@ -44,6 +45,7 @@ ZOO_MODELS = (
     "mobilenet_v2", "efficientnet_lite0", "yolov8n", "fashion_cnn", "ppocrv4_rec", "ppocrv4_det",
     "silero_vad", "silero_vad_ifless", "magika", "all_minilm_l6_v2",
 )  # fmt: skip
+RESULTS = ("results",)
 
 Job = dict[str, Any]
 
@@ -419,12 +421,23 @@ class Reason:
     forms: tuple[str, ...] | None  # None: they are other models altogether, by a decision
     text: str
 
+    @property
+    def kind(self) -> str:
+        """What the reason says of both models."""
+        if self.forms is None:
+            return "other models"
+        return "same results" if self.forms == RESULTS else "same but for " + ", ".join(self.forms)
+
     def explains(self, work: Path, name: str) -> bool:
         """Whether two models of a job are the same but for this."""
         if not fnmatch.fnmatchcase(name, self.pattern):
             return False
         if self.forms is None:
             return True
+        if self.forms == RESULTS:
+            both = [work / side / f"{name}.onnx" for side in ("old", "new")]
+            feeds = _samples(work, name.split("|")[1])
+            return all(path.exists() for path in both) and same_results(*both, feeds)
         return _outcome(work / "old", name, self.forms) == _outcome(work / "new", name, self.forms)
 
 
@@ -451,7 +464,8 @@ def compare(work: Path, todo: list[Job]) -> int:
         reason = next((one for one in reasons if one.explains(work, name)), None)
         if reason is not None:
             used[reason] += 1
-            counts["other models" if reason.forms is None else "same but for known differences"] += 1
+            is_known = reason.forms is not None and reason.forms != RESULTS
+            counts["same but for known differences" if is_known else reason.kind] += 1
             continue
         counts["different"] += 1
         print(f"{name}\n    old: {_short(work / 'old', name)}\n    new: {_short(work / 'new', name)}")
@@ -460,8 +474,7 @@ def compare(work: Path, todo: list[Job]) -> int:
             print(f"    {differing_parts(*both)}")
     print(", ".join(f"{number} {kind}" for kind, number in sorted(counts.items())))
     for reason in reasons:
-        how = "other models" if reason.forms is None else "same but for " + ", ".join(reason.forms)
-        print(f"  {used[reason]:5} × {reason.pattern} ({how}): {reason.text}")
+        print(f"  {used[reason]:5} × {reason.pattern} ({reason.kind}): {reason.text}")
     return 1 if counts["different"] else 0
 
 

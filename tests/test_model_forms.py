@@ -13,18 +13,20 @@ from onnx import helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-from model_forms import FORMS, differing_parts  # type: ignore[import-not-found]
+from model_forms import FORMS, differing_parts, same_results  # type: ignore[import-not-found]
 
 
-def dequantized(*, swapped: bool = False, bias_dims: tuple[int, ...] = (), number: int = 3) -> Any:
+def dequantized(
+    *, swapped: bool = False, bias_dims: tuple[int, ...] = (), number: int = 3, inner: str = "r"
+) -> Any:
     stored = [
         numpy_helper.from_array(np.full((2, 2), number, np.int8), "q"),
         numpy_helper.from_array(np.full(bias_dims, 0.5, np.float32), "scale"),
     ]
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "scale"], ["w"], "dq"),
-        helper.make_node("Relu", ["x"], ["r"], "relu"),
-        helper.make_node("MatMul", ["r", "w"], ["y"], "product"),
+        helper.make_node("Relu", ["x"], [inner], "relu"),
+        helper.make_node("MatMul", [inner, "w"], ["y"], "product"),
     ]
     if swapped:
         nodes[:2] = reversed(nodes[:2])
@@ -47,6 +49,7 @@ def in_form(model: onnx.ModelProto, form: str) -> bytes:
         ("node-order", {"swapped": True}),
         ("bias-shape", {"bias_dims": (1,)}),
         ("numbers", {"number": 4}),
+        ("names", {"inner": "s"}),
     ],
 )
 def test_a_form_hides_its_own_difference(form: str, change: dict[str, object]) -> None:
@@ -61,3 +64,13 @@ def test_no_other_form_hides_a_number(form: str) -> None:
 def test_the_parts_that_differ_are_named() -> None:
     assert differing_parts(dequantized(), dequantized(number=4)) == "other numbers in q"
     assert differing_parts(dequantized(), dequantized(swapped=True)) == "another order of nodes"
+
+
+def test_results_are_the_same_where_only_names_differ(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.onnx", "b.onnx", "c.onnx")]
+    changes: list[dict[str, Any]] = [{}, {"inner": "s"}, {"number": 4}]
+    for file, change in zip(files, changes, strict=True):
+        onnx.save(dequantized(**change), file)
+    feeds = [{"x": np.ones((1, 2), np.float32)}]
+    assert same_results(files[0], files[1], feeds)
+    assert not same_results(files[0], files[2], feeds)
