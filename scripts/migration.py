@@ -155,8 +155,8 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "ignored; never symmetric about 0",
         ),
         (
-            "Histograms have bins whose widths are powers of two, so that the order of samples does not matter: thresholds by Percentile and by Entropy can differ by one bin; `hist` holds the histogram",
-            "bins by the first batch; `hist` holds counts of bins",
+            "Histograms have bins whose widths are powers of two, so that the order of samples does not matter: thresholds by Percentile and by Entropy can differ by one bin; `hist` holds the histogram, and `lowest` and `highest` by Distribution the extremes",
+            "bins by the first batch; `hist` holds counts of bins, and `lowest` and `highest` by Distribution the outermost edges",
         ),
         ("`CalibMaxIntermediateOutputs` loses nothing", "samples are dropped"),
         (
@@ -264,6 +264,10 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
         (
             "The bias of a Conv in dynamic quantization is stored in the shape in which it is added",
             "a Reshape for each, which the runtime computes when it loads the model",
+        ),
+        (
+            "Nodes between integers and float in dynamic quantization, and data movement on integers, are named after the tensors that they make and with `_quant` at the end",
+            "other names of nodes and of the tensors between them; data movement keeps its names",
         ),
         (
             "The order of initializers, and of DequantizeLinear nodes of weights among themselves",

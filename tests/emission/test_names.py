@@ -63,7 +63,7 @@ def test_converted_tensor_names() -> None:
     assert {"r_scale", "r_scale_convert"} <= set(initializers(result))
     view = named(result, "second").inputs[0]
     assert view is not None
-    assert view.name == "r_DequantizeLinear_Output_convert"
+    assert view.name == "r_convert_DequantizeLinear_Output"
 
 
 def test_integer_twin_names_in_qoperator_style() -> None:

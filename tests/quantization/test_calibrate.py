@@ -21,6 +21,7 @@ from octavo.model.files import io
 from octavo.model.runtime.session import Session
 from octavo.quantization import calibrate
 from octavo.quantization.calibrate import (
+    CalibraterBase,
     CalibrationDataReader,
     CalibrationMethod,
     HistogramCollector,
@@ -526,3 +527,31 @@ def test_tensor_types_of_selected_tensors(path: str) -> None:
     names, infos = calibrator.select_tensors_to_calibrate(calibrator.model)
     assert names == {"pool", "flat"}
     assert infos["pool"].type.tensor_type.elem_type == TensorProto.FLOAT
+
+
+def test_a_calibrator_of_ones_own_reads_the_session_of_its_augmented_model(path: str) -> None:
+    class Own(CalibraterBase):
+        def augment_graph(self) -> None:
+            made = onnx.ModelProto()
+            made.CopyFrom(self.model)
+            self.tensors, known = self.select_tensors_to_calibrate(made)
+            outputs = {value.name for value in made.graph.output}
+            made.graph.output.extend(known[name] for name in sorted(self.tensors - outputs))
+            onnx.save(made, self.augmented_model_path)
+
+        def collect_data(self, data_reader: Any) -> None:
+            names = [value.name for value in self.infer_session.get_outputs()]
+            self.found = dict(zip(names, self.infer_session.run(None, data_reader.get_next()), strict=True))
+
+        def compute_data(self) -> TensorsData:
+            ends = {name: (F32(array.min()), F32(array.max())) for name, array in self.found.items()}
+            return TensorsData(CalibrationMethod.MinMax, ends)
+
+    own, stock = Own(path, ["Conv"], "own.onnx"), MinMaxCalibrater(path, ["Conv"], "m.min.onnx")
+    for calibrator in (own, stock):
+        calibrator.augment_graph()
+        calibrator.create_inference_session()
+        calibrator.collect_data(ListReader(images(1)))
+    found, known = own.compute_data(), stock.compute_data()
+    for name in own.found.keys() & set(known):
+        assert found[name].range_value == pytest.approx([float(end[0]) for end in known[name].range_value])

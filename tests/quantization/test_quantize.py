@@ -177,7 +177,7 @@ def test_get_qdq_config_takes_every_operator_and_a_predicate(tmp_path: Path) -> 
     )
     assert config.extra_options["ForceQuantizeNoInputCheck"] is True
     assert config.extra_options["CalibMovingAverageConstant"] == 0.2
-    assert config.op_types_to_quantize == ["Conv", "Mul", "Tanh"]
+    assert config.op_types_to_quantize == ["Conv", "Tanh"]
     assert config.nodes_to_exclude == ["last"]
     q.quantize(made, tmp_path / OUT, config)
     stored = arrays(tmp_path / OUT)

@@ -284,3 +284,16 @@ def test_a_weight_by_itself() -> None:
     np.testing.assert_allclose(
         found["w_quantized"] * found["w_scale"][:, None].astype(np.float64), stored(made)["w"], atol=0.02
     )
+
+
+def test_a_node_that_a_subclass_refuses_stays_float() -> None:
+    class Choosy(QDQQuantizer):
+        def should_quantize_node(self, node: onnx.NodeProto) -> bool:
+            return super().should_quantize_node(node) and node.name not in self.left
+
+    made = gemm()
+    names = [n.name for n in made.graph.node if n.op_type == "Gemm"]
+    quantizer = Choosy(made, False, False, QuantType.QInt8, QuantType.QUInt8, ranges(made), [], [], ["Gemm"])
+    quantizer.left = names
+    quantizer.quantize_model()
+    assert "QuantizeLinear" not in [n.op_type for n in quantizer.model.nodes()]

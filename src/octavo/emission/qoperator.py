@@ -38,6 +38,7 @@ class Emitter:
     def __init__(self, writer: Writer) -> None:
         self.w = writer
         self.plan = writer.plan
+        self.bounds: list[ir.Value] = []  # of clamps that the quantized range replaces
         self.twins: dict[ir.Value, ir.Value] = {}  # float value → integers from a quantized node
         self.quantized: dict[Hashable, ir.Value] = {}  # results of QuantizeLinear
         self.rounded: dict[ir.Value, ir.Value] = {}  # float value → the rounded one for float consumers
@@ -59,7 +60,7 @@ class Emitter:
         self._stored_back_to_float(early)
         for name in self.plan.barriers:
             barriers.write(self.w, name)
-        self.w.drop_unused(weights)
+        self.w.drop_unused([*weights, *self.bounds])
 
     def _round(self, key: Key) -> None:
         """Add a pair after a value that a float node computes, for the float nodes that read it rounded."""
@@ -129,6 +130,7 @@ class Emitter:
     def _pass(self, node: ir.Node) -> None:
         """Pass the integers on: the quantized range of its input replaces a clamp."""
         self.twins[node.outputs[0]] = self._integers(node, 0).integers
+        self.bounds += [value for value in node.inputs[1:] if value is not None]
         for index in range(len(node.inputs)):
             node.replace_input_with(index, None)
 

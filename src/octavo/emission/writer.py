@@ -253,12 +253,15 @@ class Writer:
         return node, Quantized(*outputs)
 
     def _linear(self, op: str, infix: str, value: ir.Value, key: Key, suffix: str, dtype: int) -> ir.Node:
+        base, end = key.tensor, suffix
+        if suffix.startswith(names.CONVERTED):
+            base, end = base + suffix, ""
         return self.editor.node(
             op,
             [value, *self._numbers(key, suffix)],
             _axis(self.params[key].granularity),
-            name=key.tensor + infix + suffix,
-            output=key.tensor + infix + names.OUTPUT + suffix,
+            name=base + infix + end,
+            output=base + infix + names.OUTPUT + end,
             dtype=ir.DataType(dtype),
             domain=self.plan.writing.domain,
         )

@@ -23,7 +23,7 @@ from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
-from octavo.model.runtime.session import available_providers
+from octavo.model.runtime.session import Session, available_providers
 from octavo.quantization import _select
 from octavo.quantization._errors import QuantizationWarning, UnsupportedError
 from octavo.quantization._models import add_infer_metadata
@@ -95,6 +95,7 @@ class CalibraterBase(abc.ABC):
 
     def create_inference_session(self) -> None:
         """Load the model, without the runtime's rewriting, so that values are those of the graph as it is."""
+        self.__dict__.pop("infer_session", None)
         self._normal = io.load(self._source)
         normalize(self._normal)
         known = {value.name for node in query.nodes(self._normal) for value in node.outputs}
@@ -102,6 +103,12 @@ class CalibraterBase(abc.ABC):
         wanted = need_of(self._method())
         needs = {name: wanted for name in self._tensors if name in known}
         self._collector = Collector(self._normal, needs, few_samples=True, providers=self.execution_providers)
+
+    @cached_property
+    def infer_session(self) -> Any:
+        """Return the runtime's own session of the model at ``augmented_model_path``, for subclasses."""
+        path = str(self.augmented_model_path)
+        return Session.open(path, providers=self.execution_providers, optimize=False).native
 
     @cached_property
     def _tensors(self) -> dict[str, ir.DataType]:

@@ -57,6 +57,7 @@ class BaseQuantizer:
         self.value_infos = value_infos(copy)
         self.opset_version = next((o.version for o in copy.opset_import if o.domain in ("", "ai.onnx")), 0)
         self.parent = None
+        self._refused: list[str] = []
         option = self.extra_options.get
         self.enable_subgraph_quantization = bool(option("EnableSubgraph", False))
         self.force_quantize_no_input_check = bool(option("ForceQuantizeNoInputCheck", False))
@@ -209,6 +210,8 @@ class BaseQuantizer:
 
     def quantize_model(self) -> onnx.ModelProto:
         """Return the quantized model; ``model`` holds it too."""
+        if type(self).should_quantize_node is not BaseQuantizer.should_quantize_node:
+            self._refused = [n.name for n in self.model.nodes() if not self.should_quantize_node(n)]
         with as_stock(), _work.uncollected():
             loaded = _work.opened(self.model.model, self._request(self.extra_options))
             settings = self._settings_of(self.extra_options, _work.names_of(loaded))
@@ -240,7 +243,7 @@ class BaseQuantizer:
             self.reduce_range,
             tuple(self.op_types_to_quantize),
             tuple(self.nodes_to_quantize),
-            tuple(self.nodes_to_exclude),
+            (*self.nodes_to_exclude, *filter(None, self._refused)),
             options,
         )
 

@@ -59,12 +59,11 @@ def get_qdq_config(
     model, external = _calibration.proto_of(model_input)
     activation, weight = QuantType.of(activation_type), QuantType.of(weight_type)
     overrides = copy.deepcopy(tensor_quant_overrides or {})
-    skipped = {"Cast", *CONVERSIONS}
-    present = sorted({node.op_type for node in model.graph.node} - skipped)
     if callable(nodes_to_exclude):
         excluded = [node.name for node in model.graph.node if nodes_to_exclude(model, node)]
     else:
         excluded = list(nodes_to_exclude or ())
+    chosen = {node.op_type for node in model.graph.node if node.name not in excluded}
     options = {
         "MinimumRealRange": min_real_range,
         "QDQKeepRemovableActivations": keep_removable_activations,
@@ -84,7 +83,7 @@ def get_qdq_config(
         quant_format=QuantFormat.QDQ,
         activation_type=activation,
         weight_type=weight,
-        op_types_to_quantize=op_types_to_quantize or present,
+        op_types_to_quantize=op_types_to_quantize or sorted(chosen - {"Cast", *CONVERSIONS}),
         nodes_to_exclude=excluded,
         per_channel=per_channel,
         reduce_range=reduce_range,

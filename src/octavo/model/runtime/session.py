@@ -116,6 +116,11 @@ class Session:
         name, source = _source(model, entries, keep, outputs, trusted)
         return cls(_opened(name, source, options, entries, providers), name, keep)
 
+    @property
+    def native(self) -> Any:
+        """Return the runtime's own object."""
+        return self._inner
+
     def run(self, feeds: Feeds, output_names: Sequence[str] | None = None) -> dict[str, Array]:
         """Run the model once; returns outputs by name: those that are named, or all that are arrays."""
         names = list(output_names) if output_names is not None else self.output_names
