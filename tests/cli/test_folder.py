@@ -35,3 +35,11 @@ def test_flags_of_models_and_of_folders_are_kept_apart(
     assert "not a folder" in capsys.readouterr().err
     assert main(["quantize", str(source), "-o", str(tmp_path / "out"), "--part", "model"]) == 2
     assert "PART=NAMES" in capsys.readouterr().err
+
+
+def test_data_is_given_for_parts_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, data = text_encoder(tmp_path / "source"), texts(tmp_path / "t.txt")
+    command = ["quantize", str(source), "-o", str(tmp_path / "out"), "--variants", "q8", "--threads", "1"]
+    assert main([*command, "--data", f"model={data}"]) == 0
+    assert main([*command, "--data", f"modle={data}"]) == 2
+    assert "no part 'modle'; did you mean 'model'?" in capsys.readouterr().err

@@ -260,6 +260,8 @@ def test_a_plan_with_float16_is_saved_loaded_and_carried_out(tmp_path: Path) -> 
         ({"float_type": "fp16:fast"}, ":compute"),
         ({"io": "half"}, "float_type"),
         ({"float_type": "fp16:storage", "io": "half"}, "inputs and outputs"),
+        ({"float_type": "fp16:compute", "io": "bf16"}, "not the same"),
+        ({"float_type": "fp16:compute", "io": "int8"}, "keep, half, fp16"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(keywords: dict[str, str], words: str) -> None:
@@ -279,3 +281,11 @@ def test_a_dry_run_says_what_would_be_in_float16() -> None:
     plan = octavo.plan(linear(normal(64, 64)), float_type="fp16:compute")
     assert isinstance(plan.half, HalfCompute) and plan.half.nodes == ("layer",)
     assert str(plan).startswith("1 node computed in float16")
+
+
+def test_an_output_that_would_become_infinite_keeps_its_type_or_is_refused() -> None:
+    source = chain([node("Mul", ["x", "big"], ["y"], "up")], {"big": np.float32(6e4)}, (2, 8))
+    data = [{"x": 3 + abs(normal(2, 8))}]
+    assert half(converted(source, data)).kept.keys() == {"up"}
+    with pytest.raises(RecipeError, match="output y reached"):
+        converted(source, data, io="fp16")

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import helper
 
 import octavo
 from folders.small_folders import VOCABULARY, decoder, encoder_decoder, text_encoder, texts
@@ -142,18 +143,82 @@ def test_a_decoder_reads_states_of_its_encoder_and_keeps_their_keys(tmp_path: Pa
     (states,) = encoder.run(None, pipeline.feeds["encoder_model"][0])
     first = "decoder_model_merged" if merged else "decoder_model"
     later = "decoder_model_merged" if merged else "decoder_with_past_model"
-    begin, end = pipeline.feeds[first][0], pipeline.feeds[later][-1]
+    begin, end = pipeline.feeds[first][0], pipeline.feeds[later][-2 if merged else -1]
     np.testing.assert_array_equal(begin["encoder_hidden_states"], states)
     assert begin["input_ids"].tolist() == [[1]]
     assert end["past_key_values.0.encoder.key"].shape[2] == states.shape[1]
     assert end["past_key_values.0.decoder.key"].shape[2] > 1
     if merged:
         assert [bool(feed["use_cache_branch"][0]) for feed in pipeline.feeds[first]][:2] == [False, True]
+    whole = pipeline.feeds[first][-1]["input_ids"][0]  # the prompt and what follows it
+    answers = session(folder.parts[1].path).run(["logits"], pipeline.feeds[first][-1])[0][0]
+    assert whole.size > 8 and answers[:-1].argmax(axis=-1).tolist() == whole[1:].tolist()
+
+
+def test_an_encoder_is_judged_by_the_decoder_that_reads_it(tmp_path: Path) -> None:
+    source, data = encoder_decoder(tmp_path / "source"), texts(tmp_path / "t.txt")
+    result = quantized(source, tmp_path / "out", data, variants="q4", max_kl=1)
+    (trial,) = [one for one in result.written if one.part.role is Role.TEXT]
+    kl, cosine = trial.figures
+    assert (kl.kind, cosine.kind) == ("kl", "cosine") and 0 < kl.value < 1
+    pipeline = Pipeline(read_folder(source), tmp_path)
+    pipeline.run(folder_data(pipeline.folder, data).samples)
+    models = [
+        session(path) for path in (source / "encoder_model.onnx", tmp_path / "out/onnx/encoder_model_q4.onnx")
+    ]
+    decoder_model, terms = session(source / "decoder_model.onnx"), []
+    for number in (6, 7, 8):  # held back
+        feed = pipeline.feeds["decoder_model"][2 * number + 1]
+        p, q = (
+            np.exp(
+                decoder_model.run(["logits"], {**feed, "encoder_hidden_states": states})[0][0].astype(float)
+            )
+            for states in (one.run(None, pipeline.feeds["encoder_model"][number])[0] for one in models)
+        )
+        p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
+        terms += list((p * np.log(p / q)).sum(1))
+    assert kl.value == pytest.approx(np.mean(terms), rel=1e-3)
+
+
+def test_integers_in_blocks_stand_in_where_dynamic_ones_do_not_hold(tmp_path: Path) -> None:
+    source, data = text_encoder(tmp_path / "source"), texts(tmp_path / "t.txt")
+    (easy,) = quantized(source, tmp_path / "a", data, variants="q8").written
+    assert easy.figures[0].value < 0.99995
+    (hard,) = quantized(source, tmp_path / "b", data, variants="q8", min_cosine=0.99995).written
+    model = onnx.load(tmp_path / "b" / "onnx" / "model_quantized.onnx")
+    kinds = {one.op_type for one in model.graph.node}
+    assert {"MatMulNBits", "GatherBlockQuantized"} <= kinds and hard.figures[0].value >= 0.99995
+
+
+def test_data_may_be_given_for_several_parts(tmp_path: Path) -> None:
+    source = text_encoder(tmp_path / "source")
+    images = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Flatten", ["pixel_values"], ["image"])],
+            "vision",
+            [helper.make_tensor_value_info("pixel_values", 1, ["n", 3, 4, 4])],
+            [helper.make_tensor_value_info("image", 1, ["n", 48])],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    onnx.save(images, source / "vision_model.onnx")
+    arrays = {"pixel_values": np.ones((4, 3, 4, 4), np.float32)}
+    np.savez(tmp_path / "images.npz", **arrays)
+    ids = np.arange(20).reshape(4, 5)
+    np.savez(tmp_path / "both.npz", input_ids=ids, attention_mask=np.ones_like(ids), **arrays)
+    folder = read_folder(source)
+    named = {"model": texts(tmp_path / "t.txt"), "vision_model": tmp_path / "images.npz"}
+    for data in (named, tmp_path / "both.npz"):
+        found = folder_data(folder, data)
+        assert len(found.samples) == 4 and found.samples[0].keys() >= {"input_ids", "pixel_values"}
 
 
 def test_both_branches_of_a_merged_decoder_are_quantized_and_share_their_weights(tmp_path: Path) -> None:
     source = encoder_decoder(tmp_path / "source", merged=True)
-    result = quantized(source, tmp_path / "out", texts(tmp_path / "t.txt"), variants="fp32,q8,q4,fp16")
+    result = quantized(
+        source, tmp_path / "out", texts(tmp_path / "t.txt"), variants="fp32,q8,q4,fp16", max_kl=1
+    )
     assert not result.refused
     sizes = {one.variant.name: one.bytes for one in result.trials if one.part.role is Role.MERGED_DECODER}
     assert sizes["q4"] < 0.4 * sizes["fp32"] and sizes["q8"] < 0.5 * sizes["fp32"]
@@ -198,7 +263,7 @@ def test_a_model_that_overflows_float16_has_no_variant_with_infinities(tmp_path:
 
 def test_auto_keeps_names_and_chooses_for_each_part(tmp_path: Path) -> None:
     source = encoder_decoder(tmp_path / "source")
-    result = quantized(source, tmp_path / "out", texts(tmp_path / "t.txt"), variants="auto")
+    result = quantized(source, tmp_path / "out", texts(tmp_path / "t.txt"), variants="auto", max_kl=1)
     models = {name for name in contents(tmp_path / "out") if name.endswith(".onnx")}
     assert models == {"encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"}
     assert result.chosen["decoder_model"] == "q4"
@@ -209,7 +274,9 @@ def test_auto_keeps_names_and_chooses_for_each_part(tmp_path: Path) -> None:
 
 def test_parts_may_have_variants_of_their_own(tmp_path: Path) -> None:
     source = encoder_decoder(tmp_path / "source")
-    quantized(source, tmp_path / "out", texts(tmp_path / "t.txt"), variants="q8", parts={"decoder*": "q4"})
+    quantized(
+        source, tmp_path / "out", texts(tmp_path / "t.txt"), variants="q8", parts={"decoder*": "q4"}, max_kl=1
+    )
     models = {name for name in contents(tmp_path / "out") if name.endswith(".onnx")}
     assert models == {
         "onnx/encoder_model_quantized.onnx",

@@ -137,15 +137,16 @@ def given_flags(options: argparse.Namespace, names: Sequence[str]) -> list[str]:
 def separate_data(arguments: Sequence[str]) -> list[str]:
     """Return a command line in which each word of ``--data A B C`` has its own flag.
 
-    A shell makes several words of ``--data calib/*.npz``. A model, and whatever is not an existing path, ends
-    the list: it is an argument of the verb.
+    A shell makes several words of ``--data calib/*.npz``. A model, and whatever is not an existing path (or
+    one behind the name of a part, ``PART=PATH``), ends the list: it is an argument of the verb.
     """
     found: list[str] = []
     inside = False
     for word in arguments:
         is_flag = word.startswith("-")
         follows = inside and len(found) > 1 and found[-2] == "--data" and not is_flag
-        if follows and not word.lower().endswith(".onnx") and Path(word).exists():
+        is_data = Path(word).exists() or Path(word.partition("=")[2] or word).exists()
+        if follows and not word.lower().endswith(".onnx") and is_data:
             found += ["--data", word]
             continue
         inside = word == "--data" or (inside and not is_flag and found[-1] == "--data")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from octavo.cli.console import Console
@@ -67,10 +68,9 @@ def quantize_folder(options: argparse.Namespace, console: Console) -> Answer:
             f"{options.model} is a folder: variants of all models in it are written, to a new folder; say"
             " which with -o OUT. To quantize one model give the path of its .onnx file."
         )
-    data: Any = paths_of(options.data) if options.data is not None else None
     result = octavo.quantize_folder(
         options.model,
-        data,
+        _data(options.data),
         output=options.output,
         variants=options.variants or "web",
         parts=dict(_pair(text) for text in options.part or ()),
@@ -92,6 +92,16 @@ def quantize_folder(options: argparse.Namespace, console: Console) -> Answer:
         NOT_MET if missed else 0,
         f"requested, and not written: {complaint}" if missed else "",
     )
+
+
+def _data(given: list[str] | None) -> Any:
+    """What ``--data`` names: for the first part, or ``PART=DATA`` for several."""
+    if given is None:
+        return None
+    pairs = [text.partition("=") for text in given]
+    if all(sign and not Path(text).exists() for text, (_, sign, _) in zip(given, pairs, strict=True)):
+        return {name: data for name, _, data in pairs}
+    return paths_of(given)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -63,7 +63,9 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         " that, else only stored; fp16:compute and fp16:storage say which. Alone it quantizes nothing",
     )
     how.add_argument(
-        "--io", choices=("keep", "half"), help="the type of the model's inputs and outputs (default: keep)"
+        "--io",
+        choices=("keep", "half", "fp16", "bf16"),
+        help="the type of the model's inputs and outputs; half: that of --float (default: keep)",
     )
     how.add_argument("--per", metavar="GRANULARITY", help="scales of weights: tensor, channel or block:SIZE")
     blocks = parser.add_argument_group("weights in blocks, activations in float", _COSTS)

@@ -8,21 +8,22 @@
 ==========  ===================================================================================
 
 Every position is computed from what the float pipeline has seen before it (teacher forcing). Padding, where a
-mask says so, is not counted.
+mask says so, is not counted. An encoder whose states a decoder reads is judged by that decoder's logits too:
+the float decoder reads the variant's states, and predicts each token of the text that float has written.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import ModelError
-from octavo.folders.parts import Part, Role
+from octavo.folders.parts import CACHE_BRANCH, STATES, Part, Role
 from octavo.folders.samples import Array, Sample
 from octavo.folders.variants import Floor
 from octavo.model.runtime.session import Session
@@ -42,12 +43,13 @@ class Figure:
     kind: str  # kl, cosine or sqnr
     value: float
     agreement: float | None = None  # of logits: the share of positions with the same first token
+    is_answer: bool = False  # logits of a text that is read off an encoder
 
     def holds(self, floor: Floor) -> bool:
         """Whether a variant with this figure may be written."""
         match self.kind:
             case "kl":
-                return self.value <= floor.kl
+                return self.value <= self._most(floor)
             case "cosine":
                 return self.value >= floor.cosine
         return self.value >= floor.sqnr_db
@@ -56,10 +58,13 @@ class Figure:
         """What the floor requires of this figure."""
         match self.kind:
             case "kl":
-                return f"at most {floor.kl:g} nats"
+                return f"at most {self._most(floor):g} nats"
             case "cosine":
                 return f"at least {floor.cosine:g}"
         return f"at least {floor.sqnr_db:g} dB"
+
+    def _most(self, floor: Floor) -> float:
+        return min(floor.kl, floor.answer_kl) if self.is_answer else floor.kl
 
     def __str__(self) -> str:
         match self.kind:
@@ -71,13 +76,22 @@ class Figure:
         return "exact" if math.isinf(self.value) else f"{self.value:.1f} dB"
 
 
+@dataclass(frozen=True)
+class Reader:
+    """The float decoder that reads an encoder, with a whole text for each of the encoder's feeds."""
+
+    part: Part
+    feeds: Sequence[Sample]
+
+
 class Reference:
     """The answers of a float part, which variants are compared with."""
 
-    def __init__(self, part: Part, feeds: Sequence[Sample], threads: int | None) -> None:
-        session = Session.open(part.path, threads=threads)
-        self.part, self.feeds, self.threads = part, feeds, threads
-        self.answers = [self._compared(session.run(feed)) for feed in feeds]
+    def __init__(
+        self, part: Part, feeds: Sequence[Sample], threads: int | None, reader: Reader | None = None
+    ) -> None:
+        self.part, self.feeds, self.threads, self.reader = part, feeds, threads, reader
+        self.answers = self._all_answers(part.path)
         floats = [name for name, value in self.answers[0].items() if value.dtype.kind == "f" and value.size]
         self.logits = LOGITS if LOGITS in floats else None
         self.vectors = [
@@ -87,16 +101,30 @@ class Reference:
         ]
         self.others = [name for name in floats if name != self.logits and name not in self.vectors]
 
-    def _compared(self, answers: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs without the cache of a decoder, whose errors show in its logits."""
-        is_decoder = self.part.role.generates
-        return {name: v for name, v in answers.items() if not (is_decoder and name.startswith("present"))}
-
-    def figures(self, path: Any) -> tuple[Figure, ...]:
-        """Run a variant, and return how close it is: a figure for each kind of output that the part has."""
+    def _all_answers(self, path: Path) -> list[dict[str, Array]]:
+        """The outputs for each feed, without the cache of a decoder, whose errors show in its logits."""
         session = Session.open(path, threads=self.threads)
-        names = list(self.answers[0])
+        names = [name for name in self.part.outputs if not (self._generates and name.startswith("present"))]
         answers = [session.run(feed, names) for feed in self.feeds]
+        if self.reader is not None:
+            decoder = Session.open(self.reader.part.path, threads=self.threads)
+            for states, feed in zip(answers, self.reader.feeds, strict=True):
+                given = {name: states.get(STATES.get(name, name), value) for name, value in feed.items()}
+                states |= decoder.run(given, [LOGITS])
+        return answers
+
+    @property
+    def timed_feed(self) -> Sample:
+        """The last feed, of a decoder one that has a cache."""
+        return next((f for f in reversed(self.feeds) if np.all(f.get(CACHE_BRANCH, True))), self.feeds[-1])
+
+    @property
+    def _generates(self) -> bool:
+        return self.part.role.generates
+
+    def figures(self, path: Path) -> tuple[Figure, ...]:
+        """Run a variant, and return how close it is: a figure for each kind of output that the part has."""
+        answers = self._all_answers(path)
         for found in answers:
             for name, value in found.items():
                 if value.dtype.kind == "f" and not np.all(np.isfinite(value.astype(np.float32))):
@@ -104,7 +132,8 @@ class Reference:
         rows = list(zip(self.feeds, self.answers, answers, strict=True))
         figures = []
         if self.logits is not None:
-            figures.append(_divergence(rows, self.logits))
+            is_answer = self.reader is not None or (self._generates and self.part.reads_encoder)
+            figures.append(replace(_divergence(rows, self.logits), is_answer=is_answer))
         if self.vectors:
             cosines = [_cosines(x[name], y[name], f) for f, x, y in rows for name in self.vectors]
             figures.append(Figure("cosine", float(np.concatenate(cosines).mean())))

@@ -17,14 +17,14 @@ import numpy as np
 from octavo.data.decoder import empty_past, is_past
 from octavo.errors import ModelError
 from octavo.folders.discovery import ModelFolder
-from octavo.folders.parts import CACHE_BRANCH, EMBEDS, IDS, Part, Role
+from octavo.folders.parts import CACHE_BRANCH, EMBEDS, IDS, STATES, Part, Role
 from octavo.folders.samples import Array, Sample, StoredFeeds
 from octavo.model.runtime.session import InputSpec, Session
 
 NEW_TOKENS = 8  # generated after each prompt
-RECORDED_STEPS = (1, 4, 8)  # of them, those that are kept: the cache grows by a token a step
+ANSWER_TOKENS = 48  # at most, where an encoder is read: a transcript or a translation, up to its end
+RECORDED_STEPS = (1, 4, 8, 24)  # of them, those that are kept: the cache grows by a token a step
 PROMPT_TOKENS = 24  # sampled from the model itself where there is no text
-_ENCODER_STATES = {"encoder_hidden_states": "last_hidden_state", "encoder_attention_mask": "attention_mask"}
 
 
 class MissingInputError(ModelError):
@@ -83,7 +83,7 @@ class Pipeline:
         try:
             if rng is not None and not any(part.reads_encoder for part in decoders):
                 run.sample_prompt(rng)
-            run.record(NEW_TOKENS)
+            run.record()
         except MissingInputError as error:
             for part in decoders:
                 self.missing.setdefault(part.name, str(error))
@@ -140,15 +140,25 @@ class _Generation:
         self.past, self.length = {}, 0
         self.known["input_ids"] = np.concatenate(found, axis=1)
 
-    def record(self, count: int) -> None:
-        """Run the prompt and ``count`` further tokens, each the most likely one, and keep the feeds."""
+    def record(self) -> None:
+        """Run the prompt and further tokens, each the most likely one, and keep the feeds.
+
+        Of an answer that is read off an encoder the whole text is the last feed, with no cache: it gives
+        the probabilities of every token at once.
+        """
         end = self.pipeline.folder.token("eos_token_id")
-        logits = self._step(self.first, self.prompt(), record=True)
-        for step in range(1, count + 1 if self.later else 1):
+        is_answer = any(part.reads_encoder for part in self.first)
+        whole = [self.prompt()]
+        logits = self._step(self.first, whole[0], record=True)
+        for step in range(1, (ANSWER_TOKENS if is_answer else NEW_TOKENS) + 1 if self.later else 1):
             token = int(np.argmax(logits[0, -1]))
             if token == end:
                 break
-            logits = self._step(self.later, np.array([[token]], np.int64), record=step in RECORDED_STEPS)
+            whole.append(np.array([[token]], np.int64))
+            logits = self._step(self.later, whole[-1], record=step in RECORDED_STEPS)
+        if is_answer:
+            self.past, self.length = {}, 0
+            self._step(self.first, np.concatenate(whole, axis=1), record=True)
 
     def _step(self, parts: list[Part], ids: Array, *, record: bool) -> Array:
         """Sample tokens to all parts that take them; the first one's cache goes on. Returns its logits."""
@@ -209,7 +219,7 @@ class _Generation:
 def _plain_input(spec: InputSpec, known: Mapping[str, Array]) -> Array:
     """An input by its name, or what follows from other arrays of the sample."""
     name = spec.name
-    source = name if name in known else _ENCODER_STATES.get(name, name)
+    source = name if name in known else STATES.get(name, name)
     if source in known:
         return np.asarray(known[source]).astype(spec.dtype, copy=False)
     ids = next((known[one] for one in IDS if one in known), None)

@@ -104,7 +104,7 @@ class VariantMaker:
         """The trial with its speed, memory and load time."""
         if trial.file is None or not self.seconds:
             return trial
-        feed = self.reference.feeds[-1]
+        feed = self.reference.timed_feed
         found = bench(
             self.part.path,
             trial.file,

@@ -28,6 +28,7 @@ CACHE_BRANCH = "use_cache_branch"
 IDS = ("input_ids", "decoder_input_ids")
 EMBEDS = ("inputs_embeds", "decoder_inputs_embeds")
 PIXELS = ("pixel_values",)
+STATES = {"encoder_hidden_states": "last_hidden_state", "encoder_attention_mask": "attention_mask"}
 SOUND = ("input_features", "input_values", "audio_features", "audio_values")
 
 

@@ -62,7 +62,8 @@ class FolderResult:
         }
 
     def _row(self, trial: Trial) -> dict[str, Any]:
-        nearest = None if trial.holds else self.nearest(trial)
+        was_tried = trial.part.name in self.chosen  # by ``auto``: the one that was chosen is named
+        nearest = None if trial.holds or was_tried else self.nearest(trial)
         file = trial.file if trial.holds else None
         return {
             "part": trial.part.name,

@@ -20,10 +20,10 @@ from octavo.evaluation.timing.footprint import footprint
 from octavo.folders import beside
 from octavo.folders.beside import MANIFEST, check_output, new_folder
 from octavo.folders.discovery import ModelFolder, read_folder
-from octavo.folders.fidelity import Reference
+from octavo.folders.fidelity import LOGITS, Reader, Reference
 from octavo.folders.generation import Pipeline
 from octavo.folders.making import Trial, VariantMaker
-from octavo.folders.parts import Part, Role
+from octavo.folders.parts import STATES, Part, Role
 from octavo.folders.result import FolderResult
 from octavo.folders.samples import FolderData, StoredFeeds, folder_data
 from octavo.folders.variants import AUTO, FP32, Floor, Variant, chosen_variants
@@ -71,7 +71,7 @@ def quantize_folder(
     check_output(target, root, [data, tokenizer])
     found = read_folder(root)
     wanted = _wanted(found, variants, parts)
-    limits = {"kl": max_kl, "cosine": min_cosine, "sqnr_db": min_sqnr}
+    limits = {"kl": max_kl, "answer_kl": max_kl, "cosine": min_cosine, "sqnr_db": min_sqnr}
     wanted = {name: tuple(_with_floor(one, limits) for one in row) for name, row in wanted.items()}
     tell = progress if progress is not None else silent
     given = folder_data(
@@ -144,13 +144,24 @@ class _Makers:
         reason = self.pipeline.missing.get(part.name)
         if reason is not None or not len(self.pipeline.feeds[part.name]):
             raise ModelError(
-                f"{part.name} can't be run, so no variant of it can be compared with float:"
-                f" {reason or 'the pipeline never reaches it'}."
+                "it can't be run, and so not be compared with float:"
+                f" {(reason or 'the pipeline never reaches it').rstrip('.')}."
             )
         calibration, compared = self.split(part)
-        return VariantMaker(
-            part, calibration, Reference(part, compared, self.threads), self.threads, self.seconds
-        )
+        reference = Reference(part, compared, self.threads, self._reader(part, len(compared)))
+        return VariantMaker(part, calibration, reference, self.threads, self.seconds)
+
+    def _reader(self, part: Part, count: int) -> Reader | None:
+        """The decoder that reads a part's states, with the whole texts of the samples that are compared."""
+        if part.role.generates or not set(part.outputs) & set(STATES.values()):
+            return None
+        for decoder in self.folder.parts:
+            ends = self.pipeline.ends[decoder.name][-count:]
+            is_first = decoder.reads_encoder and decoder.role is not Role.DECODER_WITH_PAST
+            if is_first and LOGITS in decoder.outputs and ends[0]:
+                feeds = self.pipeline.feeds[decoder.name]
+                return Reader(decoder, [feeds[end - 1] for end in ends])
+        return None
 
 
 class _Run:
@@ -205,13 +216,13 @@ class _Run:
         trial = Trial(part, FP32, copied, part.bytes)
         if maker is None or not maker.seconds:
             return trial
-        taken = footprint(copied, maker.reference.feeds[-1], part.inputs, maker.threads)
+        taken = footprint(copied, maker.reference.timed_feed, part.inputs, maker.threads)
         return replace(trial, memory_bytes=taken.memory_bytes, load_seconds=taken.load_seconds)
 
     def _best(self, part: Part, found: list[Trial], target: Path, maker: VariantMaker) -> list[Trial]:
         """Keep the smallest variant that holds and is not slower than float, under the part's own name."""
         held = sorted((one for one in found if one.holds), key=lambda one: one.bytes)
-        quick = [one for one in held if one.speed is None or one.speed.value >= NOT_SLOWER]
+        quick = [one for one in held if one.speed is None or one.speed.high >= NOT_SLOWER]
         if not held:
             self.chosen[part.name] = FP32.name
             return [*found, self._float(part, target, maker)]
@@ -223,9 +234,8 @@ class _Run:
                 kept.append(replace(one, file=beside.renamed(one.file, target / f"{part.stem}.onnx")))
             elif one.holds and one.file is not None:
                 beside.remove(one.file)
-                kept.append(
-                    replace(one, file=None, reason=f"{best.variant.name} was chosen ({one.figures[0]})")
-                )
+                reason = f"it holds ({one.figures[0]}), and {best.variant.name} was chosen"
+                kept.append(replace(one, file=None, reason=reason))
             else:
                 kept.append(one)
         return kept

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -59,37 +60,100 @@ def folder_data(
     if data is None:
         return FolderData(tuple(_made_up(folder)), True, "made-up inputs")
     limit = samples or MAX_SAMPLES
+    reader = _Reader(folder, tokenizer, max_length, column)
     if isinstance(data, Mapping):
-        rows = [list(itertools.islice(_of_part(folder, name, one), limit)) for name, one in data.items()]
+        rows = [
+            list(itertools.islice(reader.samples(one, find_part(folder, name)), limit))
+            for name, one in data.items()
+        ]
         found = [
             {name: value for sample in row for name, value in sample.items()}
             for row in zip(*rows, strict=False)
         ]
     else:
-        found = list(itertools.islice(_read(folder, data, tokenizer, max_length, column), limit))
+        found = list(itertools.islice(reader.samples(data), limit))
     if not found:
         raise DataError("The data holds no sample; give at least one.")
     where = f" of {data}" if isinstance(data, str | Path) else ""
     return FolderData(tuple(found), False, f"{len(found)} sample{'s' * (len(found) > 1)}{where}")
 
 
-def _read(
-    folder: ModelFolder, data: Any, tokenizer: str | Path | None, max_length: int | None, column: str | None
-) -> Iterator[Sample]:
-    path = Path(data) if isinstance(data, str | Path) else None
-    if isinstance(data, Text):
-        yield from _texts(data.texts, data.tokenizer, data.max_length, data.column, ChatTemplate(folder))
-    elif path is not None and path.suffix.lower() in TEXT_SUFFIXES:
-        place = Path(tokenizer) if tokenizer is not None else folder.tokenizer
-        if place is None:
-            raise DataError(
-                f"{path} holds texts, and {folder.root} has no tokenizer.json; give a tokenizer, or arrays."
-            )
-        yield from _texts(path, place, max_length, column, ChatTemplate(folder))
-    elif path is not None and (sounds := _sounds(path)):
-        yield from _heard(folder, sounds)
-    else:
-        yield from _arrays(folder, data)
+@dataclass(frozen=True)
+class _Reader:
+    """Reads data of any kind, for the first part of a pipeline or for the one that is named."""
+
+    folder: ModelFolder
+    tokenizer: str | Path | None
+    max_length: int | None
+    column: str | None
+
+    def samples(self, data: Any, part: Part | None = None) -> Iterator[Sample]:
+        """Give the samples of texts, sound, images or arrays."""
+        path = Path(data) if isinstance(data, str | Path) else None
+        if isinstance(data, Text):
+            yield from self._texts(data.texts, data.tokenizer, data.max_length, data.column)
+        elif path is not None and path.suffix.lower() in TEXT_SUFFIXES:
+            place = Path(self.tokenizer) if self.tokenizer is not None else self.folder.tokenizer
+            if place is None:
+                raise DataError(
+                    f"{path} holds texts, and {self.folder.root} has no tokenizer.json; give a tokenizer, or"
+                    " arrays."
+                )
+            yield from self._texts(path, place, self.max_length, self.column)
+        elif path is not None and (sounds := _sounds(path)):
+            yield from _heard(self.folder, sounds)
+        else:
+            yield from self._arrays(data, path, part)
+
+    def _texts(
+        self, texts: Any, tokenizer: Path, max_length: int | None, column: str | None
+    ) -> Iterator[Sample]:
+        chat, file = ChatTemplate(self.folder), tokenizer_file(tokenizer)
+        loaded = open_tokenizer(file)
+        loaded.no_padding()
+        loaded.enable_truncation(max_length or MAX_LENGTH)
+        for place, row in rows(texts, column):
+            is_chat = isinstance(row, list)
+            text = chat.text(row, place) if is_chat else row
+            if not isinstance(text, str):
+                raise DataError(f"{place} is a {type(text).__name__}; it must be a text or a conversation.")
+            if not text.strip():
+                continue
+            (found,) = encode(loaded, [text], file, special=not is_chat)  # a template writes them itself
+            if found.ids:
+                yield {
+                    "input_ids": np.array([found.ids], np.int64),
+                    "attention_mask": np.array([found.attention_mask], np.int64),
+                    "token_type_ids": np.array([found.type_ids], np.int64),
+                }
+
+    def _arrays(self, data: Any, path: Path | None, part: Part | None) -> Iterator[Sample]:
+        """Samples of one part, whatever their reader."""
+        parts = self.folder.parts
+        is_image = path is not None and (
+            path.suffix.lower() in IMAGE_SUFFIXES or (path.is_dir() and bool(images_below(path)))
+        )
+        if is_image:
+            part = part or next((one for one in parts if set(one.input_names) & set(PIXELS)), None)
+            data = _images(self.folder, path)
+        first = part or next((one for one in parts if not one.past), parts[0])
+        names = set() if part is not None else _names_in(data, path)
+        several = {spec.name: spec for one in parts for spec in one.inputs if spec.name in names}
+        inputs = tuple(several.values()) if several.keys() == names != set() else first.inputs
+        yield from (dict(sample) for sample in source_of(data, inputs).portion())
+
+
+def _names_in(data: Any, path: Path | None) -> set[str]:
+    """The names of the arrays in a file or in a list of samples: they may be inputs of several parts."""
+    if isinstance(data, Sequence) and data and isinstance(data[0], Mapping):
+        return set(data[0])
+    if path is None or path.suffix.lower() != ".npz":
+        return set()
+    try:
+        with np.load(path) as stored:
+            return set(stored.files)
+    except (OSError, ValueError, BadZipFile):
+        return set()  # its reader says what is wrong with it
 
 
 def _sounds(path: Path) -> list[Path]:
@@ -113,42 +177,6 @@ def _heard(folder: ModelFolder, sounds: list[Path]) -> Iterator[Sample]:
             yield {name: array}
 
 
-def _texts(
-    texts: Any, tokenizer: Path, max_length: int | None, column: str | None, chat: ChatTemplate
-) -> Iterator[Sample]:
-    file = tokenizer_file(tokenizer)
-    loaded = open_tokenizer(file)
-    loaded.no_padding()
-    loaded.enable_truncation(max_length or MAX_LENGTH)
-    for place, row in rows(texts, column):
-        is_chat = isinstance(row, list)
-        text = chat.text(row, place) if is_chat else row
-        if not isinstance(text, str):
-            raise DataError(f"{place} is a {type(text).__name__}; it must be a text or a conversation.")
-        if not text.strip():
-            continue
-        (found,) = encode(loaded, [text], file, special=not is_chat)  # a template writes them itself
-        if found.ids:
-            yield {
-                "input_ids": np.array([found.ids], np.int64),
-                "attention_mask": np.array([found.attention_mask], np.int64),
-                "token_type_ids": np.array([found.type_ids], np.int64),
-            }
-
-
-def _arrays(folder: ModelFolder, data: Any) -> Iterator[Sample]:
-    """Samples of the first part that takes data, whatever their reader."""
-    part = next((one for one in folder.parts if not one.past), folder.parts[0])
-    path = Path(data) if isinstance(data, str | Path) else None
-    is_image = path is not None and (
-        path.suffix.lower() in IMAGE_SUFFIXES or (path.is_dir() and bool(images_below(path)))
-    )
-    if is_image:
-        part = next((one for one in folder.parts if set(one.input_names) & set(PIXELS)), part)
-        data = _images(folder, path)
-    yield from (dict(sample) for sample in source_of(data, part.inputs).portion())
-
-
 def _images(folder: ModelFolder, path: Any) -> Any:
     """Images as ``preprocessor_config.json`` says."""
     mean, std = _numbers(folder, "image_mean"), _numbers(folder, "image_std")
@@ -169,13 +197,6 @@ def _numbers(folder: ModelFolder, name: str) -> tuple[float, ...] | None:
             f"{folder.root}: the configuration has the {name} {str(value)[:80]}; correct it to numbers."
         )
     return found
-
-
-def _of_part(folder: ModelFolder, name: str, data: Any) -> Iterator[Sample]:
-    part = find_part(folder, name)
-    if isinstance(data, str | Path) and (Path(data).suffix.lower() in TEXT_SUFFIXES or _sounds(Path(data))):
-        return _read(folder, data, None, None, None)
-    return (dict(sample) for sample in source_of(data, part.inputs).portion())
 
 
 def find_part(folder: ModelFolder, name: str) -> Part:

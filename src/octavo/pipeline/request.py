@@ -290,16 +290,19 @@ _FLOAT_TYPES = {
     "fp16": FloatType.FLOAT16, "float16": FloatType.FLOAT16, "half": FloatType.FLOAT16,
     "bf16": FloatType.BFLOAT16, "bfloat16": FloatType.BFLOAT16,
 }  # fmt: skip
+_SHORT_NAMES = {FloatType.FLOAT16: "fp16", FloatType.BFLOAT16: "bf16"}
 _HALF_WAYS = {"": None, "compute": True, "storage": False}
+IO_TYPES = ("keep", "half", *_SHORT_NAMES.values())  # of a model's inputs and outputs; half: as computed in
 
 
 def half_precision(text: str | None, io: str | None, target: Target) -> HalfPrecision | None:
     """16-bit floats from ``fp16``, ``bf16:storage`` or ``auto``; None where floats stay as they are."""
-    if io not in (None, "keep", "half"):
-        raise RecipeError(f"io: {io!r} is neither 'keep' nor 'half'.")
+    if io not in (None, *IO_TYPES):
+        raise RecipeError(f"io: {io!r} is not known; write one of {', '.join(IO_TYPES)}.")
+    changes_io = io not in (None, "keep")
     if text is None:
-        if io == "half":
-            raise RecipeError("io='half' needs a float type; add float_type='fp16' (--float fp16).")
+        if changes_io:
+            raise RecipeError(f"io={io!r} needs a float type; add float_type='fp16' (--float fp16).")
         return None
     name, _, way = text.partition(":")
     if name == "auto":
@@ -309,7 +312,11 @@ def half_precision(text: str | None, io: str | None, target: Target) -> HalfPrec
             f"float type {text!r} is not known{closest(name, [*_FLOAT_TYPES, 'auto']) or '.'} Write fp16,"
             " bf16 or auto, with :compute or :storage behind it to say which."
         )
-    return HalfPrecision(_FLOAT_TYPES[name], _HALF_WAYS[way], io == "half")
+    if changes_io and io not in ("half", _SHORT_NAMES[_FLOAT_TYPES[name]]):
+        raise RecipeError(
+            f"io={io!r} and float type {text!r} are not the same; write io='half' or leave it out."
+        )
+    return HalfPrecision(_FLOAT_TYPES[name], _HALF_WAYS[way], changes_io)
 
 
 def _of_bits(text: str | int, signed: bool) -> QType:

@@ -30,6 +30,7 @@ import onnx_ir as ir
 from octavo.core.plan import HalfCompute, Plan
 from octavo.core.recipe import HALF, FloatType, Pattern
 from octavo.core.stats import Range
+from octavo.errors import RecipeError
 from octavo.model.graph import meta, query
 from octavo.ops import GATHER_BLOCKS, MATMUL_NBITS, Out, rule_of
 from octavo.ops.half_precision import (
@@ -77,7 +78,10 @@ def with_half_compute(
     nodes = list(query.nodes(model))
     selection = Selection(nodes, HALF.but(exclude=exclude), meta.of(model).op_types)
     excluded = frozenset(node.name or "" for node in nodes if selection.is_excluded(node))
-    return replace(plan, half=_Compute(plan, model, float_type, ranges, excluded).decide(io=io))
+    compute = _Compute(plan, model, float_type, ranges, excluded)
+    if io:
+        compute.refuse_wide_outputs()
+    return replace(plan, half=compute.decide(io=io))
 
 
 def measured_tensors(model: ir.Model) -> list[str]:
@@ -120,6 +124,16 @@ class _Compute:
         self._keep_sizes_exact(nodes)
         computed = tuple(node.name or "" for node in nodes if node.name not in self.kept)
         return HalfCompute(self.float_type, computed, self.kept, tuple(self.masks), io)
+
+    def refuse_wide_outputs(self) -> None:
+        """Raise where an output of the model would become infinite in the type."""
+        for value in self.model.graph.outputs:
+            reached = self._reached(value)
+            if reached is not None and not reached <= LARGEST[self.float_type]:
+                raise RecipeError(
+                    f"The output {value.name} reached {reached:.3g} in calibration, beyond the range of"
+                    f" {self.float_type.value}; leave --io out, so that it stays float32."
+                )
 
     @staticmethod
     def _has_floats(node: ir.Node) -> bool:

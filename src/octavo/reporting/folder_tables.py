@@ -13,10 +13,11 @@ _HEAD = ("part", "variant", "size", "of float", "fidelity", "speed", "memory", "
 
 def folder_table(data: Mapping[str, Any]) -> str:
     """Return what was written and what was refused, as text."""
-    parts = [
-        f"{clean(part['name'])}: {part['role']}, {size(part['bytes'])}" for part in data["parts"]
-    ]  # fmt: skip
-    found = ["\n".join(parts), columns([_cells(row) for row in _written(data)], _HEAD)]
+    found = []
+    for part in data["parts"]:
+        rows = [_cells(row)[1:] for row in _written(data) if row["part"] == part["name"]]
+        title = f"{clean(part['name'])}: {part['role']}, {size(part['bytes'])}"
+        found.append("\n".join([title, columns(rows, _HEAD[1:])] if rows else [title]))
     refused = _refused(data)
     if refused:
         found.append("not written:\n" + "\n".join(f"  {line}" for line in refused))
@@ -66,9 +67,11 @@ def _cells(row: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _refused(data: Mapping[str, Any]) -> list[str]:
-    found = []
+    """A line for each reason: the part, its variants, why they are not there, and what holds instead."""
+    found: dict[tuple[str, str], list[str]] = {}
     for row in data["variants"]:
         if row["refused"] is not None:
             nearest = f"; the nearest that holds is {row['nearest']}" if row["nearest"] else ""
-            found.append(f"{clean(row['part'])} {row['variant']}: {clean(row['refused'], 600)}{nearest}")
-    return found
+            reason = f"{clean(row['refused'], 600).rstrip('.')}{nearest}"
+            found.setdefault((clean(row["part"]), reason), []).append(row["variant"])
+    return [f"{part} {', '.join(names)}: {reason}" for (part, reason), names in found.items()]
