@@ -9,9 +9,9 @@ from pathlib import Path
 import api_page
 import linting_page
 import migration
+import table_pages
 
 from octavo.ops.table import RULES
-from octavo.reporting.op_tables import ops_markdown, targets_markdown
 from octavo.targets import TARGETS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -21,8 +21,8 @@ def pages() -> dict[Path, str]:
     """Each generated page and its content."""
     return {
         DOCS / "api.md": api_page.page(),
-        DOCS / "ops.md": ops_markdown(RULES.values()),
-        DOCS / "targets.md": targets_markdown(TARGETS.values()),
+        DOCS / "ops.md": table_pages.ops_page(RULES.values()),
+        DOCS / "targets.md": table_pages.targets_page(TARGETS.values()),
         DOCS / "lint.md": linting_page.page(),
         DOCS / "migrate.md": migration.page(),
     }

@@ -10,7 +10,6 @@ from octavo.core.granularity import (
     PerBlock,
     PerChannel,
     PerTensor,
-    axis_of,
     checked,
     moved,
     normal_axis,
@@ -147,9 +146,3 @@ def test_moved_granularity_follows_the_axis_through_a_transpose(
 
 def test_one_scale_is_not_moved() -> None:
     assert moved(PerTensor(), (1, 0)) == PerTensor()
-
-
-def test_axis_of_a_granularity() -> None:
-    assert axis_of(PerTensor()) is None
-    assert axis_of(PerChannel(1)) == 1
-    assert axis_of(PerBlock(32, 0)) == 0

@@ -13,7 +13,16 @@ from hypothesis.extra import numpy as hnp
 from octavo.core import kernels
 from octavo.core.affine import from_range
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor, parameter_shape, spread
-from octavo.core.kernels import blocked, dequantize, extremes, fake_quantize, pack4, quantize, slabs, unpack4
+from octavo.core.kernels import (
+    blocked,
+    dequantize,
+    extremes,
+    fake_quantize,
+    pack_flat,
+    quantize,
+    slabs,
+    unpack,
+)
 from octavo.core.qparams import QParams
 from octavo.core.qtypes import INT4, INT8, INT32, QTYPES, UINT4, UINT8, QType
 from octavo.core.scheme import Scheme
@@ -283,37 +292,37 @@ def test_blocked_is_a_view_where_the_size_divides() -> None:
 @given(st.lists(st.integers(-8, 7)))
 def test_signed_values_survive_packing(values: list[int]) -> None:
     q = np.array(values, np.int8)
-    packed = pack4(q)
+    packed = pack_flat(q, 4)
     assert packed.dtype == np.uint8
     assert packed.size == -(-q.size // 2)
-    assert unpack4(packed, q.size, signed=True).tolist() == values
-    assert (pack4(q.astype(INT4.dtype)) == packed).all()
-    assert (pack4(q.astype(np.int64)) == packed).all()
+    assert unpack(packed, 4, q.size).tolist() == [value % 16 for value in values]
+    assert (pack_flat(q.astype(INT4.dtype), 4) == packed).all()
+    assert (pack_flat(q.astype(np.int64), 4) == packed).all()
 
 
 @given(st.lists(st.integers(0, 15)))
 def test_unsigned_values_survive_packing(values: list[int]) -> None:
     q = np.array(values, np.uint8)
-    packed = pack4(q)
-    assert unpack4(packed, q.size, signed=False).tolist() == values
-    assert (pack4(q.astype(UINT4.dtype)) == packed).all()
+    packed = pack_flat(q, 4)
+    assert unpack(packed, 4, q.size).tolist() == values
+    assert (pack_flat(q.astype(UINT4.dtype), 4) == packed).all()
 
 
 @given(st.lists(st.integers(0, 255)))
 def test_bytes_survive_unpacking(values: list[int]) -> None:
     packed = np.array(values, np.uint8)
-    for signed in (False, True):
-        assert (pack4(unpack4(packed, packed.size * 2, signed=signed)) == packed).all()
+    for bits in (2, 4):
+        assert (pack_flat(unpack(packed, bits, packed.size * 8 // bits), bits) == packed).all()
 
 
 def test_first_value_is_in_the_low_half_and_an_odd_count_is_filled_with_zero() -> None:
-    assert pack4(np.array([1, 2, -1], np.int8)).tolist() == [0x21, 0x0F]
+    assert pack_flat(np.array([1, 2, -1], np.int8), 4).tolist() == [0x21, 0x0F]
 
 
 def test_packing_reads_an_array_in_its_logical_order() -> None:
     q = np.arange(-8, 8, dtype=np.int8).reshape(4, 4)
-    assert (pack4(q.T) == pack4(q.T.copy())).all()
-    assert pack4(q[:, ::2]).tolist() == pack4(q[:, ::2].copy()).tolist()
+    assert (pack_flat(q.T, 4) == pack_flat(q.T.copy(), 4)).all()
+    assert pack_flat(q[:, ::2], 4).tolist() == pack_flat(q[:, ::2].copy(), 4).tolist()
 
 
 def test_one_slab_fits_the_cache() -> None:

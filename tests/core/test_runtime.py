@@ -110,5 +110,5 @@ def test_pack4_writes_the_bytes_that_the_runtime_reads(kind: QType, shape: tuple
     import onnx
 
     q = np.random.default_rng(6).integers(kind.qmin, kind.qmax + 1, shape).astype(np.int8)
-    packed = onnx.helper.make_tensor("q", kind.onnx, shape, kernels.pack4(q).tobytes(), raw=True)
+    packed = onnx.helper.make_tensor("q", kind.onnx, shape, kernels.pack_flat(q, 4).tobytes(), raw=True)
     assert (onnx.numpy_helper.to_array(packed).astype(np.int8) == q).all()

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from octavo.calibration.comparison import Reading, compare_methods
 from octavo.calibration.gather import gather
-from octavo.calibration.methods import need, need_of, needs_histogram, read
+from octavo.calibration.methods import need_of, read
 from octavo.calibration.methods.spread import narrow_ranges, narrow_ranges_note
 from octavo.calibration.observe.collect import collect
 from octavo.calibration.observe.sampling import sampled
@@ -18,28 +17,15 @@ from octavo.calibration.saved import check_requests
 from octavo.calibration.statistics import KINDS
 from octavo.core.scheme import Scheme
 from octavo.core.stats import Range, Stats
-from octavo.data.feeds import Data, Feeds
-from octavo.data.fingerprints import FingerprintedSamples
-from octavo.data.readers.python_objects import Reader
-from octavo.data.source import Source
 
 __all__ = [
-    "Data",
-    "Feeds",
-    "FingerprintedSamples",
-    "Reader",
-    "Reading",
-    "Source",
     "check_requests",
     "collect",
-    "compare_methods",
     "gather",
     "load_stats",
     "narrow_ranges",
     "narrow_ranges_note",
-    "need",
     "need_of",
-    "needs_histogram",
     "ranges",
     "read",
     "sampled",

@@ -18,6 +18,7 @@ from octavo.core.requests import Histogram, Request
 from octavo.core.scheme import MinMax, Percentile, Scheme
 from octavo.core.stats import Range, Stats
 from octavo.data.feeds import Data
+from octavo.data.fingerprints import FingerprintedSamples
 from octavo.errors import DataError
 from octavo.model.graph import query
 from octavo.model.prepare.prepare_report import describe_kind
@@ -198,7 +199,7 @@ def with_data(
     looked = dict.fromkeys([*wanted, *(name for names in joins.values() for name in names)])
     looked = looked or dict.fromkeys(v.name or "" for v in model.graph.inputs if query.is_float(v))
     try:
-        source = calibration.FingerprintedSamples.of(data, model, limit=limit)
+        source = FingerprintedSamples.of(data, model, limit=limit)
         stats = calibration.collect(
             model, dict.fromkeys(looked, Request(Histogram())), source, threads=threads, progress=tell
         )

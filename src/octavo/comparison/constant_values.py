@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from octavo.core import granularity
 from octavo.core.granularity import PerBlock, PerChannel
-from octavo.core.kernels import unpack4
+from octavo.core.kernels import unpack
 from octavo.errors import ModelError, RecipeError
 from octavo.model.graph import query
 from octavo.model.graph.operators import DEQUANTIZE, QUANTIZE
@@ -114,7 +114,7 @@ def blocks(node: ir.Node) -> Array | None:
     K, N, bits, size = (int(query.attribute(node, a, 0)) for a in ("K", "N", "bits", "block_size"))
     groups = -(-K // size)
     raw = np.asarray(packed.numpy())
-    q = _unpacked(raw, N * groups * size, bits).reshape(N, groups, size).astype(np.float32)
+    q = unpack(raw, bits, N * groups * size).reshape(N, groups, size).astype(np.float32)
     zeros = node.inputs[3] if len(node.inputs) > 3 else None
     if zeros is None:
         centre = np.full((N, groups), float(1 << (bits - 1)), np.float32)
@@ -122,7 +122,7 @@ def blocks(node: ir.Node) -> Array | None:
         held = stored(zeros)
         if held.dtype.kind == "u" and bits < 8:
             rows = held.reshape(N, -1)
-            centre = np.stack([_unpacked(row, groups, bits) for row in rows]).astype(np.float32)
+            centre = np.stack([unpack(row, bits, groups) for row in rows]).astype(np.float32)
         else:
             centre = held.reshape(N, groups).astype(np.float32)
     scale = np.asarray(scales.numpy()).reshape(N, groups).astype(np.float32)
@@ -148,16 +148,7 @@ def block_rows(node: ir.Node) -> Array | None:
 
 def _unpacked_rows(raw: Array, bits: int) -> Array:
     each = 8 // bits
-    return _unpacked(raw, raw.size * each, bits).reshape(*raw.shape[:-1], raw.shape[-1] * each)
-
-
-def _unpacked(raw: Array, count: int, bits: int) -> Array:
-    if bits == 4:
-        return unpack4(raw.view(np.uint8), count, signed=False)
-    if bits == 2:
-        flat = raw.view(np.uint8).reshape(-1)
-        return np.stack([(flat >> shift) & 3 for shift in (0, 2, 4, 6)], -1).reshape(-1)[:count]
-    return raw.reshape(-1)[:count]
+    return unpack(raw, bits, raw.size * each).reshape(*raw.shape[:-1], raw.shape[-1] * each)
 
 
 def _of_dequantize(node: ir.Node, inputs: list[Array]) -> Array:

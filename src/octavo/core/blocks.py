@@ -104,7 +104,7 @@ class BlockMatrix:
         if quick and shape[0] * shape[1] > RECOMPUTED_FROM:
             self._compute = compute
         else:
-            self._kept = kernels.pack4(blocks.integers) if self.scheme.bits == 4 else blocks.integers
+            self._kept = kernels.pack_flat(blocks.integers, 4) if self.scheme.bits == 4 else blocks.integers
 
     @property
     def integers(self) -> Array:
@@ -114,4 +114,4 @@ class BlockMatrix:
         if self.scheme.bits != 4:
             return self._kept
         count = self.shape[0] * self.shape[1]
-        return kernels.unpack4(self._kept, count, signed=False).astype(np.uint8).reshape(self.shape)
+        return kernels.unpack(self._kept, 4, count).reshape(self.shape)

@@ -132,11 +132,6 @@ def spread(values: Array, shape: Shape, granularity: Granularity) -> Array:
             return whole[(slice(None),) * axis + (slice(0, shape[axis]),)]
 
 
-def axis_of(granularity: Granularity) -> int | None:
-    """Return the axis along which parameters vary, or None."""
-    return None if isinstance(granularity, PerTensor) else granularity.axis
-
-
 def moved(granularity: Granularity, perm: tuple[int, ...]) -> Granularity:
     """Return the granularity after a Transpose with ``perm`` (output axis i is input axis perm[i])."""
     match granularity:

@@ -166,24 +166,16 @@ def blocked(x: Array, size: int, axis: int) -> Array:
     return x.reshape(*x.shape[:axis], x.shape[axis] // size, size, *x.shape[axis + 1 :])
 
 
-def pack4(q: Array) -> npt.NDArray[np.uint8]:
-    """Pack two 4-bit values into a byte, the first in the low half; an odd count is filled with zero."""
+def pack_flat(q: Array, bits: int) -> npt.NDArray[np.uint8]:
+    """Pack values of 2 or 4 bits into bytes, the first in the lowest bits; zeros fill the last byte."""
     flat = q.reshape(-1)
-    flat = (flat if flat.dtype.itemsize == 1 else flat.astype(np.int8)).view(np.uint8)
-    packed = np.zeros(-(-flat.size // 2), np.uint8)
-    packed[: flat.size // 2] = flat[1::2]
-    packed <<= 4
-    packed |= flat[0::2] & 0x0F
+    flat = (flat if flat.dtype.itemsize == 1 else flat.astype(np.int8)).view(np.uint8) & ((1 << bits) - 1)
+    each = 8 // bits
+    packed = np.zeros(-(-flat.size // each), np.uint8)
+    for position in range(each):
+        part = flat[position::each]
+        packed[: part.size] |= part << (position * bits)
     return packed
-
-
-def pack2(q: Array) -> npt.NDArray[np.uint8]:
-    """Pack four 2-bit values into a byte, the first in the lowest bits; the last is filled with zeros."""
-    flat = q.reshape(-1).astype(np.int8).view(np.uint8) & 0x03
-    four = np.zeros((-(-flat.size // 4), 4), np.uint8)
-    four.reshape(-1)[: flat.size] = flat
-    four <<= np.array([0, 2, 4, 6], np.uint8)
-    return np.asarray(np.bitwise_or.reduce(four, axis=1))
 
 
 def pack(q: Array, bits: int) -> npt.NDArray[np.uint8]:
@@ -194,18 +186,13 @@ def pack(q: Array, bits: int) -> npt.NDArray[np.uint8]:
     short = -q.shape[-1] % each
     if short:
         q = np.pad(q, [(0, 0)] * (q.ndim - 1) + [(0, short)])
-    packed = pack4(q) if bits == 4 else pack2(q)
-    return packed.reshape(*q.shape[:-1], q.shape[-1] // each)
+    return pack_flat(q, bits).reshape(*q.shape[:-1], q.shape[-1] // each)
 
 
-def unpack4(packed: npt.NDArray[np.uint8], count: int, *, signed: bool) -> npt.NDArray[np.int8]:
-    """Return the first ``count`` 4-bit values of a packed array, as int8."""
-    packed = packed.reshape(-1)
-    flat = np.empty(packed.size * 2, np.int8)
-    if signed:  # shifting down again carries the sign
-        flat[0::2] = (packed << 4).view(np.int8) >> 4
-        flat[1::2] = packed.view(np.int8) >> 4
-    else:
-        flat[0::2] = packed & 0x0F
-        flat[1::2] = packed >> 4
-    return flat[:count]
+def unpack(packed: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDArray[np.uint8]:
+    """Return the first ``count`` unsigned values of 2, 4 or 8 bits in packed bytes."""
+    packed, each = packed.reshape(-1), 8 // bits
+    values = np.empty(packed.size * each, np.uint8)
+    for position in range(each):
+        values[position::each] = packed >> (position * bits) & ((1 << bits) - 1)
+    return values[:count]

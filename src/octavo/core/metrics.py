@@ -20,12 +20,6 @@ def sqnr(reference: npt.ArrayLike, other: npt.ArrayLike) -> float:
     return 20.0 * float(np.log10(max(signal, np.finfo(np.float64).tiny) / noise))
 
 
-def mse(reference: npt.ArrayLike, other: npt.ArrayLike) -> float:
-    """Mean squared difference."""
-    x, y = _pair(reference, other)
-    return float(np.mean((x - y) ** 2)) if x.size else 0.0
-
-
 def cosine(reference: npt.ArrayLike, other: npt.ArrayLike) -> float:
     """Cosine of the angle between both, 1 where both are zero."""
     x, y = _pair(reference, other)

@@ -42,11 +42,11 @@ _TYPES = {
 }
 
 
-def typed(integers: Array, bits: int, *, signed: bool, name: str | None = None) -> ir.TensorProtocol:
+def typed(integers: Array, bits: int, *, signed: bool) -> ir.TensorProtocol:
     """Return unsigned integers as a tensor of the type with these bits; signed ones are moved by half."""
     kind, dtype = _TYPES[bits, signed]
     moved = integers.astype(np.int16) - (1 << (bits - 1) if signed else 0)
-    return ir.Tensor(np.ascontiguousarray(moved).astype(dtype), dtype=ir.DataType[kind], name=name)
+    return ir.Tensor(np.ascontiguousarray(moved).astype(dtype), dtype=ir.DataType[kind])
 
 
 def write_dequantized(writer: Writer, node: ir.Node, key: Key) -> None:

@@ -16,11 +16,11 @@ from octavo.core.granularity import PerBlock, Shape, normal_axis, spread
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
 from octavo.emission import names
-from octavo.emission.writer import KEEP_BYTES, integers, prepend
+from octavo.emission.writer import KEEP_BYTES, integers
 from octavo.errors import TableError
 from octavo.model.files.io import weight_bytes
 from octavo.model.graph import query
-from octavo.model.graph.edit import Editor
+from octavo.model.graph.edit import Editor, prepend
 from octavo.model.graph.tensors import computed, dims_of
 from octavo.planning.resolve import Params
 

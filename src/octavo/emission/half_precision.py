@@ -11,10 +11,9 @@ import onnx_ir as ir
 
 from octavo.core.plan import HalfCompute, HalfStorage, Plan
 from octavo.core.recipe import FloatType
-from octavo.emission.writer import prepend
 from octavo.errors import TableError
 from octavo.model.graph import query
-from octavo.model.graph.edit import Editor
+from octavo.model.graph.edit import Editor, prepend
 from octavo.model.graph.scopes import remove_unused
 from octavo.ops.half_precision import half_slots
 from octavo.planning.half_compute import MASK_VALUE

@@ -20,6 +20,7 @@ from octavo.emission import barriers, integer, lowered, names, special
 from octavo.emission.output_format import OutputFormat
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
+from octavo.model.graph.edit import prepend
 from octavo.planning.lowerings import GATED
 from octavo.planning.resolve import Params
 
@@ -94,7 +95,7 @@ class _Emitter:
         if len(uses) == 1 and not self.plan.writing.explicit:
             self.w.before(uses[0][0], [dq])
         else:
-            self.w.at_start([dq])
+            prepend(self.w.model.graph, [dq])
         for node, index in uses:
             node.replace_input_with(index, dq.outputs[0])
 
@@ -167,7 +168,7 @@ class _Emitter:
             elif len(self.w.values[key.tensor].consumers()) == 1 and not self.plan.writing.explicit:
                 self.w.before(consumer, [dq])
             else:
-                self.w.at_start([dq])
+                prepend(self.w.model.graph, [dq])
             self.dequantized[slot] = dq.outputs[0]
             if self.plan.writing.explicit and isinstance(self.plan.entries[key], Derived):
                 self.biases[key.tensor] = dq.outputs[0]

@@ -19,6 +19,7 @@ from octavo.emission.operands import Quantized, operands_of
 from octavo.emission.output_format import OutputFormat
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
+from octavo.model.graph.edit import prepend
 from octavo.model.graph.query import opset
 from octavo.ops import MATMUL_TO_FLOAT, REMOVED, Lowering, rule_of
 from octavo.planning.resolve import Params
@@ -278,7 +279,7 @@ class Emitter:
                     # Counted from the last axis, as tools expect.
                     axis = dq.attributes["axis"].as_int() - len(value.shape or ())
                     dq.attributes["axis"] = ir.AttrInt64("axis", axis)
-                self.w.at_start([dq])
+                prepend(self.w.model.graph, [dq])
                 self.w.replace_everywhere(value, dq.outputs[0], keep=list(early))
 
 

@@ -24,7 +24,7 @@ from octavo.emission.operands import Quantized
 from octavo.errors import TableError
 from octavo.model.files.io import weight_bytes
 from octavo.model.graph import query
-from octavo.model.graph.edit import Editor
+from octavo.model.graph.edit import Editor, prepend
 from octavo.model.graph.meta import set_typed
 from octavo.model.graph.tensors import ArrayTensor, dims_of, of_array
 from octavo.planning.resolve import Params, stored_granularity
@@ -206,7 +206,7 @@ class Writer:
             node = self.editor.node(
                 "Transpose", [stored], {"perm": list(perm)}, name=name, output=name, dtype=stored.dtype
             )
-            self.at_start([node])
+            prepend(self.model.graph, [node])
             self._permuted[stored, perm] = node.outputs[0]
         return self._permuted[stored, perm]
 
@@ -226,10 +226,6 @@ class Writer:
         if node.graph is None:
             raise TableError(f"The plan names {node.name!r} twice, or it was removed; make the plan again.")
         node.graph.insert_before(node, new)
-
-    def at_start(self, new: Sequence[ir.Node]) -> None:
-        """Insert nodes before all others."""
-        prepend(self.model.graph, new)
 
     # ---- single nodes
 
@@ -364,14 +360,6 @@ def _axis(grain: Granularity) -> dict[str, int]:
             return {"axis": int(axis or 0)}
         case PerBlock(size, axis):
             return {"axis": int(axis or 0), "block_size": size}
-
-
-def prepend(graph: ir.Graph, new: Sequence[ir.Node]) -> None:
-    """Insert nodes before all others of a graph."""
-    if len(graph):
-        graph.insert_before(graph[0], new)
-    else:
-        graph.extend(new)
 
 
 class NodeChain:

@@ -72,10 +72,10 @@ def resampled_difference(compute: Callable[[Any], float], rows: Any, other: Any,
     )
 
 
-def median_interval(values: npt.ArrayLike, resamples: int = 2000) -> Interval:
+def median_interval(values: npt.ArrayLike) -> Interval:
     """Return the interval of a median."""
     array = np.asarray(values, np.float64)
-    return _percentiles(np.median(array[draws(len(array), resamples)], axis=1))
+    return _percentiles(np.median(array[draws(len(array), 2000)], axis=1))
 
 
 def _percentiles(values: npt.ArrayLike) -> Interval:

@@ -38,12 +38,12 @@ def give_up_network() -> bool:
 
 def give_up_privileges() -> None:
     """No program that is started from here on gains rights that this process does not have."""
-    _prctl(_NO_NEW_PRIVILEGES, 1)
+    _switch_on(_NO_NEW_PRIVILEGES)
 
 
 def adopt_orphans() -> None:
     """Become the parent of processes below this one whose own parent has ended, so that none gets away."""
-    _prctl(_SUBREAPER, 1)
+    _switch_on(_SUBREAPER)
 
 
 def limit(memory: int, seconds: float, file_size: int) -> None:
@@ -78,10 +78,10 @@ def _drop_capabilities() -> None:
         capset(head, (ctypes.c_uint32 * 6)())
 
 
-def _prctl(option: int, value: int) -> None:
+def _switch_on(option: int) -> None:
     prctl = getattr(_libc(), "prctl", None)
     if prctl is not None:
-        prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+        prctl(option, ctypes.c_ulong(1), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
 def _libc() -> ctypes.CDLL | None:

@@ -28,6 +28,7 @@ from octavo.core.plan import Measured, Plan
 from octavo.core.requests import FOR_EVERY_METHOD, Request
 from octavo.core.scheme import Method, Scheme
 from octavo.core.stats import Range, State, Stats
+from octavo.data.fingerprints import FingerprintedSamples
 from octavo.errors import DataError, RecipeError
 from octavo.pipeline.options import Run
 from octavo.pipeline.plan import Planned
@@ -55,15 +56,13 @@ class KnownStatistics:
         seen = self._seen
         return {n: need for n, need in wanted.items() if n not in self._stats and (n, need) not in seen}
 
-    def add(
-        self, wanted: Mapping[str, Request], found: Stats, samples: calibration.FingerprintedSamples
-    ) -> None:
+    def add(self, wanted: Mapping[str, Request], found: Stats, samples: FingerprintedSamples) -> None:
         """Keep what was found; a tensor that never had a value need not be looked for again."""
         self._seen.update({(name, need): found.get(name) for name, need in wanted.items()})
         self._stats.samples = self._stats.samples or found.samples
         self._fingerprint = self._fingerprint or samples.fingerprint
 
-    def of(self, wanted: Mapping[str, Request], samples: calibration.FingerprintedSamples) -> Stats:
+    def of(self, wanted: Mapping[str, Request], samples: FingerprintedSamples) -> Stats:
         """Return the statistics for these requests; the samples take over the fingerprint that is known."""
         samples.fingerprint = samples.fingerprint or self._fingerprint
         known = {n: self._stats.get(n) or self._seen.get((n, need)) for n, need in wanted.items()}
@@ -81,7 +80,7 @@ class Calibrated:
 
     stats: Stats
     ranges: Mapping[str, Range]
-    samples: calibration.FingerprintedSamples | None = None
+    samples: FingerprintedSamples | None = None
     probes: Stats = field(default_factory=Stats)  # what steps wanted to know
 
 
@@ -169,16 +168,16 @@ def schemes(plan: Plan) -> dict[str, Scheme]:
     }
 
 
-def samples_of(model: ir.Model, data: Any, limit: int | None) -> calibration.FingerprintedSamples:
+def samples_of(model: ir.Model, data: Any, limit: int | None) -> FingerprintedSamples:
     """Return the caller's data as samples for this model."""
-    if isinstance(data, calibration.FingerprintedSamples):
+    if isinstance(data, FingerprintedSamples):
         return data
     if data is None:
         raise DataError(
             "Static quantization needs calibration data, and none was given; give data=…, or choose dynamic"
             " quantization, which needs none: activations='dynamic'."
         )
-    return calibration.FingerprintedSamples.of(data, model, limit=limit)
+    return FingerprintedSamples.of(data, model, limit=limit)
 
 
 def statistics_requests(needs: Mapping[str, Method]) -> dict[str, Request]:
@@ -189,7 +188,7 @@ def statistics_requests(needs: Mapping[str, Method]) -> dict[str, Request]:
 def observe(
     model: ir.Model,
     needs: Mapping[str, Method],
-    samples: calibration.FingerprintedSamples | None,
+    samples: FingerprintedSamples | None,
     run: Run,
     extra: Mapping[str, Request] | None = None,
 ) -> Stats:
@@ -217,9 +216,7 @@ def observe(
     return found
 
 
-def _pass(
-    model: ir.Model, wanted: Mapping[str, Request], samples: calibration.FingerprintedSamples, run: Run
-) -> Stats:
+def _pass(model: ir.Model, wanted: Mapping[str, Request], samples: FingerprintedSamples, run: Run) -> Stats:
     execution = run.execution
     engine = execution.start()
     options: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from octavo import calibration, emission, planning
+from octavo import emission, planning
 from octavo.algorithms import steps as stepping
 from octavo.algorithms.layers.probes import probed
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
@@ -20,6 +20,7 @@ from octavo.algorithms.steps import ListedStep, Phase, Step, StepReport, Subject
 from octavo.core.plan import Bounded, Key, Measured, Plan
 from octavo.core.recipe import Recipe
 from octavo.core.stats import Range, State, Stats
+from octavo.data.fingerprints import FingerprintedSamples
 from octavo.errors import DataError, RecipeError
 from octavo.pipeline.calibrate import Calibrated, completed, observe, probed_again, samples_of, settled
 from octavo.pipeline.options import Run
@@ -50,7 +51,7 @@ def check_data(chosen: Sequence[Step], data: Any, run: Run) -> None:
         raise DataError(f"The steps {names} need calibration data; pass some, or leave the steps out.")
 
 
-def enough(listed: Sequence[ListedStep], samples: calibration.FingerprintedSamples) -> tuple[Step, ...]:
+def enough(listed: Sequence[ListedStep], samples: FingerprintedSamples) -> tuple[Step, ...]:
     """Return the steps for which there are enough samples, by their ``min-samples``.
 
     One that reads the data before calibration does is also left out where data can be read only once.
@@ -63,7 +64,7 @@ def enough(listed: Sequence[ListedStep], samples: calibration.FingerprintedSampl
     )
 
 
-def check_repeats(samples: calibration.FingerprintedSamples, chosen: Sequence[Step]) -> None:
+def check_repeats(samples: FingerprintedSamples, chosen: Sequence[Step]) -> None:
     """Raise where steps change the model before calibration, and the data can be read only once."""
     if samples.can_repeat:
         return

@@ -36,8 +36,8 @@ def get_initializer(
 
 def transpose_packed_int4_matrix(packed: Array, rows: int, cols: int) -> Array:
     """Return the transpose of a matrix of packed 4-bit values, packed."""
-    values = kernels.unpack4(np.asarray(packed).reshape(-1), rows * cols, signed=False)
-    return kernels.pack4(np.ascontiguousarray(values.reshape(rows, cols).T))
+    values = kernels.unpack(np.asarray(packed), 4, rows * cols)
+    return kernels.pack_flat(np.ascontiguousarray(values.reshape(rows, cols).T), 4)
 
 
 class DefaultWeightOnlyQuantizer:
@@ -91,7 +91,7 @@ class DefaultWeightOnlyQuantizer:
     @staticmethod
     def pack_int8_to_int4(data: Array) -> Array:
         """Two 4-bit values a byte, over all of the array."""
-        return kernels.pack4(np.asarray(data))
+        return kernels.pack_flat(np.asarray(data), 4)
 
     @staticmethod
     def quantize_ndarray(

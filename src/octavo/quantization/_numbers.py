@@ -206,7 +206,7 @@ def quantize_onnx_initializer(
         granularity = PerBlock(block_size, axis) if block_size else PerChannel(axis)
     params = _params(kind, scale, zero_point, granularity, _float_type(scale))
     stored = kernels.quantize(array, params)
-    raw = kernels.pack4(stored) if kind.bits == 4 else stored
+    raw = kernels.pack_flat(stored, 4) if kind.bits == 4 else stored
     return onnx.TensorProto(
         name=quant_weight_name or f"{weight.name}_quantized",
         data_type=kind.onnx,
@@ -234,4 +234,4 @@ def normalize_axis(axis: int, rank: int) -> tuple[bool, int]:
 
 def pack_bytes_to_4bit(src_8bit: bytes) -> bytearray:
     """Two 4-bit numbers in a byte, the first in the low half."""
-    return bytearray(kernels.pack4(np.frombuffer(src_8bit, np.uint8)).tobytes())
+    return bytearray(kernels.pack_flat(np.frombuffer(src_8bit, np.uint8), 4).tobytes())

@@ -20,7 +20,7 @@ from octavo.core.stats import Range
 from octavo.errors import closest
 from octavo.model.files import io
 from octavo.model.graph import query
-from octavo.model.prepare.opset import oldest_with
+from octavo.model.prepare.opset import oldest_with_bytes
 from octavo.model.prepare.rewrites import own_biases
 from octavo.model.prepare.shapes import assume_type
 from octavo.model.prepare.widen import float32_names, store_narrow
@@ -140,7 +140,7 @@ def _opset(request: Request, model: ir.Model) -> int:
         return least
     rules = {op: ops.RULES.get(("", op)) for op in op_types}
     moved = [op for op, rule in rules.items() if rule is not None and rule.kind is ops.Kind.DATA_MOVEMENT]
-    return max([least, *(oldest_with(op, "tensor(uint8)", max(now, least)) for op in moved)])
+    return max([least, *(oldest_with_bytes(op, max(now, least)) for op in moved)])
 
 
 def _in_domain(model: ir.Model, settings: Settings) -> Settings:

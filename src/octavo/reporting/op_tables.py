@@ -1,4 +1,4 @@
-"""The op table and the targets, as text for a terminal, as plain data, and as a page of documentation."""
+"""The op table and the targets, as text for a terminal and as plain data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from octavo.ops.rule import (
     Weight,
 )
 from octavo.reporting.summary import scheme_text
-from octavo.reporting.text import columns, markdown_table
+from octavo.reporting.text import columns
 from octavo.targets import Target
 
 KINDS = {
@@ -49,7 +49,8 @@ def lowering_text(rule: OpRule, style: Style) -> str:
     return "yes" if style is Style.QDQ else "–"
 
 
-def _inputs(rule: OpRule) -> str:
+def inputs_text(rule: OpRule) -> str:
+    """Return the roles of the inputs."""
     names = [type(role).__name__.lower() for role in rule.inputs]
     return ", ".join(names) + (" …" if rule.variadic else "")
 
@@ -57,13 +58,14 @@ def _inputs(rule: OpRule) -> str:
 def op_table(rules: Iterable[OpRule]) -> str:
     """Return one line for each operator."""
     rows = [
-        [op_name(rule), rule.kind.value, _inputs(rule), *(lowering_text(rule, style) for style in Style)]
-        for rule in sorted(rules, key=_order)
+        [op_name(rule), rule.kind.value, inputs_text(rule), *(lowering_text(rule, style) for style in Style)]
+        for rule in sorted(rules, key=rank)
     ]
     return columns(rows, ["op type", "kind", "inputs", *(style.value for style in Style)])
 
 
-def _order(rule: OpRule) -> tuple[int, str, str]:
+def rank(rule: OpRule) -> tuple[int, str, str]:
+    """Return what rules are sorted by: their kind, then their name."""
     return list(Kind).index(rule.kind), rule.op_type, rule.domain
 
 
@@ -77,7 +79,7 @@ def op_detail(rule: OpRule) -> str:
     lines += [f"  output {i}: {result_text(result)}" for i, result in enumerate(rule.outputs)]
     lines += [f"  {style.value}: {_lowering(rule, style)}" for style in Style]
     if rule.refuse is not None:
-        lines.append(f"  exceptions: {_first_sentence(rule.refuse)}")
+        lines.append(f"  exceptions: {first_sentence(rule.refuse)}")
     if rule.note:
         lines.append(f"  note: {rule.note}")
     return "\n".join(lines)
@@ -92,7 +94,7 @@ def _lowering(rule: OpRule, style: Style) -> str:
     if lowering is None:
         return f"{rule.op_type} between DequantizeLinear and QuantizeLinear" if style is Style.QDQ else "none"
     granularity = "" if lowering.per_channel else ", one scale per tensor"
-    but = f"; not where: {_first_sentence(lowering.refuse)}" if lowering.refuse is not None else ""
+    but = f"; not where: {first_sentence(lowering.refuse)}" if lowering.refuse is not None else ""
     return f"{op_name(lowering)} (activation and weight types: {', '.join(lowering.pairs)}{granularity}){but}"
 
 
@@ -130,7 +132,8 @@ def result_text(result: Result) -> str:
             return "never quantized"
 
 
-def _first_sentence(hook: Callable[..., object]) -> str:
+def first_sentence(hook: Callable[..., object]) -> str:
+    """Return the first line of the docstring of a hook."""
     return (hook.__doc__ or hook.__name__).strip().splitlines()[0].rstrip(".")
 
 
@@ -167,18 +170,18 @@ def target_table(targets: Iterable[Target]) -> str:
 
 def target_detail(target: Target) -> str:
     """Return one target in full."""
-    rows = [[key, value] for key, value in _datasheet(target).items()]
+    rows = [[key, value] for key, value in datasheet(target).items()]
     blocks = [f"{target.name}: {target.summary}", columns(rows, indent="  ", limit=4000)]
-    for head, reasons in _not_quantized(target).items():
+    for head, reasons in not_quantized(target).items():
         if reasons:
             lines = [f"  {reason}: {', '.join(ops)}" for reason, ops in reasons.items()]
             blocks.append("\n".join([f"{head}:", *lines]))
-    for head, said in _words(target).items():
+    for head, said in documented(target).items():
         blocks.append("\n".join([f"{head}:", *(f"  {line}" for line in said)]))
     return "\n\n".join(blocks)
 
 
-def _not_quantized(target: Target) -> dict[str, dict[str, list[str]]]:
+def not_quantized(target: Target) -> dict[str, dict[str, list[str]]]:
     """Return the operators that are kept in float or refused, by what becomes of them and by the reason."""
     kinds = {
         "kept in float": target.placement.kept_in_float,
@@ -192,7 +195,7 @@ def _not_quantized(target: Target) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def _words(target: Target) -> dict[str, tuple[str, ...]]:
+def documented(target: Target) -> dict[str, tuple[str, ...]]:
     """Return what the sheet says in sentences."""
     words = {
         "limits": target.documentation.limits,
@@ -203,7 +206,9 @@ def _words(target: Target) -> dict[str, tuple[str, ...]]:
     return {head: lines for head, lines in words.items() if lines}
 
 
-def _datasheet(target: Target) -> dict[str, str]:
+def datasheet(target: Target) -> dict[str, str]:
+    """Return what a target accepts and where it gains, as text by heading."""
+
     def listed(names: Iterable[str]) -> str:
         return ", ".join(sorted(names)) or "none"
 
@@ -284,87 +289,5 @@ def target_data(target: Target) -> dict[str, Any]:
         "kernels": {op: list(types) for op, types in sorted(target.kernels.integer_types.items())},
         "newest_opset": target.accepts.newest_opset,
         "saturates": target.kernels.saturates,
-        **{head: list(lines) for head, lines in _words(target).items()},
+        **{head: list(lines) for head, lines in documented(target).items()},
     }
-
-
-_OPS_INTRO = """\
-# Operators
-
-Generated from the op table (`src/octavo/ops/table.py`) and the targets by `make docs`; do not edit.
-
-Every operator below can be quantized in QDQ format; where a column names an operator, that is what it becomes
-in QOperator or Integer format. An operator that is not listed is kept in float, and the result says so.
-Whether quantizing an operator *pays off* is decided by the target: [targets.md](targets.md) has a sheet for
-each.
-"""
-
-
-def ops_markdown(rules: Iterable[OpRule]) -> str:
-    """Return the page ``docs/ops.md``."""
-    known = sorted(rules, key=_order)
-    parts = [_OPS_INTRO.rstrip()]
-    for kind in Kind:
-        rows = [_row(rule) for rule in known if rule.kind is kind]
-        if rows:
-            parts.append(f"## {kind.value.capitalize()}")
-            parts.append(KINDS[kind][0].upper() + KINDS[kind][1:] + ".")
-            parts.append(
-                markdown_table(rows, ["operator", "inputs", "QDQ", "QOperator", "Integer", "remarks"])
-            )
-    return "\n\n".join(parts) + "\n"
-
-
-_TARGETS_INTRO = """\
-# Targets
-
-Generated from the datasheets (`src/octavo/targets/`) by `make docs`; do not edit.
-
-A target says what a runtime on some hardware accepts, what it makes fast, and the recipe that follows:
-
-```console
-$ octavo targets
-$ octavo targets tensorrt
-$ octavo quantize model.onnx -o model.trt.onnx --data calib.npz --target tensorrt
-$ octavo lint model.trt.onnx --target tensorrt
-```
-
-What a target does not accept is kept in float, and the plan says why. A request that contradicts the target,
-such as uint8 activations for TensorRT, is an error that names the nearest choice.
-
-`ort-cpu`, the default, is the sheet of the CPU that Octavo runs on: `ort-cpu-vnni`, `ort-cpu-avx2` or
-`ort-cpu-arm64`. Where the CPU is not known, it is `ort-cpu-avx2`, which is right on both kinds of x86-64.
-"""
-
-
-def targets_markdown(targets: Iterable[Target]) -> str:
-    """Return the page ``docs/targets.md``; ``ort-cpu`` is one of the others and depends on the machine."""
-    sheets = [target for target in targets if target.name != "ort-cpu"]
-    parts = [
-        _TARGETS_INTRO.rstrip(),
-        markdown_table([[t.name, t.summary] for t in sheets], ["target", "what it is"]),
-    ]
-    for target in sheets:
-        parts += [f"## `{target.name}`", f"{target.summary}.", _target_markdown(target)]
-        for head, lines in _words(target).items():
-            parts.append(f"{head.capitalize()}:\n\n" + "\n".join(f"- {line}" for line in lines))
-    return "\n\n".join(parts) + "\n"
-
-
-def _row(rule: OpRule) -> list[str]:
-    remarks = [rule.note] if rule.note else []
-    if rule.refuse is not None:
-        remarks.append(f"exceptions: {_first_sentence(rule.refuse)}")
-    return [
-        op_name(rule),
-        _inputs(rule),
-        *(lowering_text(rule, style) for style in Style),
-        "; ".join(remarks),
-    ]
-
-
-def _target_markdown(target: Target) -> str:
-    rows = [[key, value] for key, value in _datasheet(target).items()]
-    for what, reasons in _not_quantized(target).items():
-        rows += [[what, f"{', '.join(ops)}: {reason}"] for reason, ops in reasons.items()]
-    return markdown_table(rows, ["what", "value"])

@@ -13,12 +13,11 @@ from octavo.reporting.summary import (
     fused_line,
     half_lines,
     headline,
-    kept_in_float,
     kept_lines,
     only_half,
     scheme_text,
 )
-from octavo.reporting.text import columns, many, markdown_table, notes_lines, some, tally
+from octavo.reporting.text import columns, many, notes_lines, some, tally
 
 
 def entry_text(entry: Entry) -> str:
@@ -107,27 +106,3 @@ def _tensor_counts(plan: Plan) -> str:
     if not kinds:
         return ""
     return f"{many(len(plan.entries), 'tensor')}: {tally(kinds)}; calibration measures {len(plan.needs())}"
-
-
-def plan_markdown(plan: Plan) -> str:
-    """Return the same as Markdown, with every tensor."""
-    parts = [f"# Plan: {headline(plan)}"]
-    nodes = [[name, node.op_type, node.lowering] for name, node in plan.nodes.items()]
-    if nodes:
-        parts += ["## Quantized", markdown_table(nodes, ["node", "op type", "becomes"])]
-    kept = [
-        [n.node, n.op_type, n.reason]
-        for group in kept_in_float(plan.skipped)
-        for n in plan.skipped
-        if n.reason == group.reason
-    ]
-    if kept:
-        parts += ["## Kept in float", markdown_table(kept, ["node", "op type", "reason"])]
-    if plan.half is not None:
-        stays = [[name, reason] for name, reason in plan.half.kept.items()]
-        parts += ["## 16-bit floats", half_lines(plan)[0]]
-        parts += [markdown_table(stays, ["kept in float32", "reason"])] if stays else []
-    tensors = _tensors(plan)
-    if tensors:
-        parts += ["## Tensors", markdown_table(tensors, ["tensor", "how"])]
-    return "\n\n".join(parts) + "\n"

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from octavo.calibration import compare_methods, need, need_of, needs_histogram, ranges, read, unusable
+from octavo.calibration import need_of, ranges, read, unusable
 from octavo.calibration.methods.auto import candidates
 from octavo.calibration.methods.entropy import divergence, magnitudes
-from octavo.calibration.methods.minmax import channel_extremes
 from octavo.calibration.methods.spread import Spread
 from octavo.calibration.statistics import (
     ChannelState,
@@ -261,25 +260,9 @@ def test_channels_have_ranges_of_their_own(axis: int) -> None:
     x = RNG.standard_normal((3, 4)).astype(np.float32)
     found = ChannelState(axis)
     found.update(x)
-    low, high = channel_extremes(found, symmetric=False)
-    np.testing.assert_array_equal((low, high), (x.min(axis=1 - axis), x.max(axis=1 - axis)))
+    np.testing.assert_array_equal((found.low, found.high), (x.min(axis=1 - axis), x.max(axis=1 - axis)))
     top = np.abs(x).max(axis=1 - axis)
-    np.testing.assert_array_equal(channel_extremes(found, symmetric=True), (-top, top))
-
-
-def test_methods_are_compared_without_running_the_model() -> None:
-    x = DATA["outliers"]
-    wanted = {"x": Scheme(INT8, symmetric=True), "y": Scheme(UINT8), "unseen": Scheme(UINT8)}
-    stats = Stats({"x": state(x), "y": ExtremesState(-1.0, 2.0, SampleSet([(0, 1)]))}, 3)
-    found = compare_methods(stats, wanted)
-    assert list(found) == ["x", "y"]
-    for reading in found["x"]:
-        scheme = wanted["x"].but(method=reading.method)
-        assert reading.range == read(stats["x"], scheme)
-        assert reading.error == pytest.approx(squared_error(x, reading.range, scheme), rel=0.05)
-    errors = [reading.error for reading in found["x"]]
-    assert min(errors) == errors[-1]
-    assert [reading.error for reading in found["y"]] == [None] * len(errors)
+    np.testing.assert_array_equal(found.absolute, top)
 
 
 def test_a_state_of_several_observations_is_read_by_its_first() -> None:
@@ -293,9 +276,7 @@ def test_needs() -> None:
     assert (
         need_of(MinMax(average=True)) == need_of(MinMax(momentum=0.5)) == Request(Extremes(each_sample=True))
     )
-    assert not needs_histogram(MinMax(average=True))
-    assert needs_histogram(Entropy())
-    assert need(Scheme(UINT8, method=MSE())) == Request(Histogram())
+    assert need_of(MSE()) == need_of(Entropy()) == Request(Histogram())
 
 
 def test_ranges_leave_out_what_was_never_seen_or_is_infinite() -> None:

@@ -15,7 +15,7 @@ from builders import model, node, tensor
 from onnx import TensorProto
 
 from calibration import graphs
-from octavo.calibration import Feeds, collect, load_stats, read
+from octavo.calibration import collect, load_stats, read
 from octavo.calibration.observe.collect import Collector
 from octavo.calibration.observe.observations import NonNegativeMap, Reduced
 from octavo.calibration.observe.observing_session import observations_of
@@ -30,6 +30,7 @@ from octavo.core.qtypes import UINT8
 from octavo.core.requests import Extremes, Histogram, Request
 from octavo.core.scheme import MSE, Auto, Distribution, Entropy, MinMax, Percentile, Scheme
 from octavo.core.stats import Stats
+from octavo.data.feeds import Feeds
 from octavo.errors import DataError, ModelError, RecipeError
 from octavo.model.files import io
 from octavo.model.files.io import fingerprint

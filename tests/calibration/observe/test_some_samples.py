@@ -12,12 +12,13 @@ from builders import model, node, tensor
 
 from calibration.graphs import normal
 from octavo.algorithms.layers.input_moments import probe_sum as total_of
-from octavo.calibration import FingerprintedSamples, collect, gather
+from octavo.calibration import collect, gather
 from octavo.calibration.engines import engine_of
 from octavo.calibration.observe.collect import Collector
 from octavo.calibration.observe.sampling import number_among_some
 from octavo.core.requests import Extremes, Histogram, Request
 from octavo.core.stats import Stats
+from octavo.data.fingerprints import FingerprintedSamples
 from octavo.errors import DataError
 from octavo.model.runtime.samples import specs_of
 

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 import octavo
-from octavo.calibration import Feeds
 from octavo.data.batches import Batched
+from octavo.data.feeds import Feeds
 from octavo.data.readers import source_of
 from octavo.model.runtime.session import InputSpec
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.calibration import Feeds
+from octavo.data.feeds import Feeds
 from octavo.data.fingerprints import FingerprintedSamples
 from octavo.model.files import io
 from octavo.model.runtime.samples import specs_of

@@ -19,7 +19,7 @@ from octavo.core.scheme import Method, MinMax, Scheme
 from octavo.core.stats import Range, State
 from octavo.errors import TableError
 
-__all__ = ["READERS", "need", "need_of", "needs_histogram", "read"]
+__all__ = ["READERS", "need_of", "read"]
 
 Reader: TypeAlias = Callable[[HistogramState, Any, Scheme], Range]  # of the state, the method and its scheme
 
@@ -33,21 +33,11 @@ _FUNCTIONS = {  # name of the method: module of octavo.calibration.methods, and 
 READERS: dict[str, Reader] = {name: load_entry(__name__, line) for name, line in _FUNCTIONS.items()}
 
 
-def needs_histogram(method: Method) -> bool:
-    """Whether a method reads the values rather than only their extremes."""
-    return not isinstance(method, MinMax)
-
-
 def need_of(method: Method) -> Request:
     """Return what has to be found out about a tensor for a method: no more than it reads."""
     if isinstance(method, MinMax):
         return Request(Extremes(each_sample=method.average or method.momentum is not None))
     return Request(Histogram())
-
-
-def need(scheme: Scheme) -> Request:
-    """Return what has to be found out about a tensor of this scheme."""
-    return need_of(scheme.method)
 
 
 def read(state: State, scheme: Scheme) -> Range:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-import numpy.typing as npt
-
-from octavo.calibration.statistics import ChannelState, ExtremesState, SampleExtremesState
+from octavo.calibration.statistics import ExtremesState, SampleExtremesState
 from octavo.core.scheme import MinMax
 from octavo.core.stats import Range
 from octavo.errors import TableError
@@ -30,10 +27,3 @@ def minmax(state: ExtremesState | SampleExtremesState, method: MinMax) -> Range:
         low += method.momentum * (new_low - low)
         high += method.momentum * (new_high - high)
     return Range(low, high)
-
-
-def channel_extremes(
-    state: ChannelState, *, symmetric: bool
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the range of each channel; for a symmetric scheme, as far below zero as above."""
-    return (-state.absolute, state.absolute) if symmetric else (state.low, state.high)

@@ -37,11 +37,6 @@ class Decoding:
         """Tokens written in a second."""
         return 1 / self.token.median
 
-    @property
-    def prompt_per_second(self) -> float:
-        """Tokens of a prompt read in a second."""
-        return self.prompt / self.prefill.median
-
 
 def decoding(
     sessions: Sequence[Session], feeds: Sequence[Feed], seconds: float, clock: Callable[[], float]

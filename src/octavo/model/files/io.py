@@ -259,11 +259,6 @@ def read_files(source: object) -> Lazy:
     return Lazy(found)
 
 
-def source_path(model: ir.Model) -> Path | None:
-    """Return the file that a model was loaded from."""
-    return meta.of(model).path
-
-
 def weight_bytes(model: ir.Model) -> int:
     """Return the size of all weights, which are not read for it."""
     return sum(map(tensor_bytes, query.tensors(model)))

@@ -112,14 +112,6 @@ class Editor:
             name=self.nodes.claim(name),
         )
 
-    def put_first(self, nodes: Sequence[ir.Node]) -> None:
-        """Put nodes before all others of the main graph."""
-        graph = self.model.graph
-        if len(graph):
-            graph.insert_before(graph[0], nodes)
-        else:
-            graph.extend(nodes)
-
     def take_over(self, new: ir.Value, old: ir.Value) -> None:
         """Let ``new`` stand where ``old`` stood, under its name; the node of ``old`` is to be removed."""
         name = old.name
@@ -143,6 +135,14 @@ class Editor:
                 if value.is_initializer() and value.name and not value.uses() and not value.is_graph_output():
                     del self.model.graph.initializers[value.name]
                     self.values.taken.discard(value.name)
+
+
+def prepend(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+    """Insert nodes before all others of a graph."""
+    if len(graph):
+        graph.insert_before(graph[0], nodes)
+    else:
+        graph.extend(nodes)
 
 
 def return_instead(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:

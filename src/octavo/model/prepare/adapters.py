@@ -80,10 +80,10 @@ def _input(edit: Editor, node: ir.Node, index: int, name: str, content: Any, dty
     node.replace_input_with(index, value)
 
 
-def _element(edit: Editor, node: ir.Node, version: int) -> Any:
+def _element(node: ir.Node) -> Any:
     dtype = query.element_type(node.inputs[0]) or query.element_type(node.outputs[0])
     if dtype is None:
-        raise _refuse(node, "the element type of its input is unknown", version)
+        raise _refuse(node, "the element type of its input is unknown", 11)
     return dtype.numpy()
 
 
@@ -142,7 +142,7 @@ def _dropout_12(edit: Editor, node: ir.Node) -> None:
 
 @_adapts(11, "Clip")
 def _clip_11(edit: Editor, node: ir.Node) -> None:
-    element = _element(edit, node, 11)
+    element = _element(node)
     for index, name in ((1, "min"), (2, "max")):
         bound = _take(node, name)
         if bound is not None:
@@ -155,7 +155,7 @@ def _pad_11(edit: Editor, node: ir.Node) -> None:
     _input(edit, node, 1, "pads", _take(node, "pads"))
     value = _take(node, "value", 0.0)
     if query.attribute(node, "mode", "constant") == "constant":
-        _input(edit, node, 2, "value", value, _element(edit, node, 11))
+        _input(edit, node, 2, "value", value, _element(node))
 
 
 @_adapts(11, "Resize")

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from octavo.errors import RecipeError, closest
 from octavo.model.graph import query
-from octavo.model.graph.edit import Editor, return_instead
+from octavo.model.graph.edit import Editor, prepend, return_instead
 from octavo.model.graph.query import is_op
 from octavo.model.prepare.graph_patterns import Composition, made_by, read_by, reduced_axes
 
@@ -32,7 +32,7 @@ def inputs_channels_last(model: ir.Model, names: Sequence[str]) -> None:
             value.shape = ir.Shape([value.shape[0], *list(value.shape)[2:], value.shape[1]])
         for node, index in uses:
             node.replace_input_with(index, turned.outputs[0])
-        edit.put_first([turned])
+        prepend(edit.model.graph, [turned])
 
 
 def outputs_channels_last(model: ir.Model, names: Sequence[str]) -> None:

@@ -69,7 +69,7 @@ def _tanh_argument(value: ir.Value | None) -> tuple[list[ir.Node], ir.Value] | N
         if found is not None:
             return [*found[0], outer[0]], found[1]
         product = made_by(outer[1], "Mul")
-        return _factored(product, [outer[0]], None) if product is not None else None
+        return _factored(product, outer[0]) if product is not None else None
     product = made_by(value, "Mul")
     if product is None:
         return None
@@ -80,14 +80,12 @@ def _tanh_argument(value: ir.Value | None) -> tuple[list[ir.Node], ir.Value] | N
     return None
 
 
-def _factored(
-    product: ir.Node, tail: list[ir.Node], x: ir.Value | None
-) -> tuple[list[ir.Node], ir.Value] | None:
-    """``x · (1 + c·x²)``."""
+def _factored(product: ir.Node, last: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
+    """Return the nodes of ``x · (1 + c·x²)``, and ``x``."""
     for left, right in ((0, 1), (1, 0)):
         source = product.inputs[left]
         if source is not None:
-            found = _factored_with(product.inputs[right], source, [product, *tail])
+            found = _factored_with(product.inputs[right], source, [product, last])
             if found is not None:
                 return found
     return None
@@ -148,7 +146,7 @@ def hard_swish(node: ir.Node) -> Composition | None:
     """``x · clip(x + 3, 0, 6) / 6`` around a ``Clip``, or ``x · hardsigmoid(x)`` of slope 1/6."""
     if is_op(node, "HardSigmoid"):
         return _hard_sigmoid(node)
-    if not is_op(node, "Clip") or not _clips(node, 0.0, 6.0):
+    if not is_op(node, "Clip") or not _clips_to_six(node):
         return None
     shift = made_by(node.inputs[0], "Add")
     x = operand_beside(shift, 3.0)
@@ -167,11 +165,11 @@ def _hard_sigmoid(node: ir.Node) -> Composition | None:
     return Composition("HardSwish", 14, (node, product), (x,)) if beside is x else None
 
 
-def _clips(node: ir.Node, low: float, high: float) -> bool:
-    """Whether a ``Clip`` has these bounds, as inputs or, before opset 11, as attributes."""
+def _clips_to_six(node: ir.Node) -> bool:
+    """Whether a ``Clip`` has the bounds 0 and 6, as inputs or, before opset 11, as attributes."""
     if len(node.inputs) == 3:
-        return near(node.inputs[1], low) and near(node.inputs[2], high)
-    return bool(query.attribute(node, "min") == low and query.attribute(node, "max") == high)
+        return near(node.inputs[1], 0.0) and near(node.inputs[2], 6.0)
+    return bool(query.attribute(node, "min") == 0.0 and query.attribute(node, "max") == 6.0)
 
 
 # ---- LayerNormalization spelt out: ``d = x − mean(x)``, ``y = d / √(mean(d²) + ε) · γ (+ β)``, last axes

@@ -53,10 +53,10 @@ def other(node: ir.Node, value: ir.Value) -> ir.Value | None:
     return right if left is value else left
 
 
-def near(value: ir.Value | None, number: float, tolerance: float = 1e-3) -> bool:
+def near(value: ir.Value | None, number: float) -> bool:
     """Whether a value is a constant of one element close to a number; half precision is close enough."""
     found = query.scalar(value)
-    return found is not None and math.isclose(found, number, rel_tol=tolerance, abs_tol=1e-6)
+    return found is not None and math.isclose(found, number, rel_tol=1e-3, abs_tol=1e-6)
 
 
 def operand_beside(node: ir.Node | None, number: float) -> ir.Value | None:

@@ -76,11 +76,11 @@ def _check_versions(now: int, to: int) -> None:
         )
 
 
-def oldest_with(op_type: str, kind: str, opset: int) -> int:
-    """Return the oldest opset, not before ``opset``, since which an operator reads a type; else ``opset``."""
+def oldest_with_bytes(op_type: str, opset: int) -> int:
+    """Return the oldest opset, not before ``opset``, since which an operator reads uint8; else ``opset``."""
     for version in range(opset, onnx.defs.onnx_opset_version() + 1):
         schema = onnx.defs.get_schema(op_type, version) if onnx.defs.has(op_type, version) else None
-        if schema is not None and schema.inputs and kind in schema.inputs[0].types:
+        if schema is not None and schema.inputs and "tensor(uint8)" in schema.inputs[0].types:
             return version
     return opset
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from octavo.model.files.external import own_name
 from octavo.model.graph import meta, query
-from octavo.model.graph.edit import Editor, return_instead
+from octavo.model.graph.edit import Editor, prepend, return_instead
 from octavo.model.graph.query import subgraphs
 from octavo.model.graph.tensors import computed, element_type
 from octavo.model.prepare.constant_folding import remove_no_ops
@@ -75,7 +75,7 @@ def store_narrow(model: ir.Model) -> int:
                 node.replace_input_with(index, cast.outputs[0])
         value.const_value, value.type = own_name(tensor, value.name), ir.TensorType(tensor.dtype)
         casts.append(cast)
-    edit.put_first(casts)
+    prepend(edit.model.graph, casts)
     return len(casts)
 
 
@@ -187,7 +187,7 @@ def _after_input(edit: Editor, value: ir.Value) -> int:
     cast = edit.node("Cast", [value], {"to": int(WIDE)}, name=name, dtype=WIDE, shape=value.shape)
     for reader, index in uses:
         reader.replace_input_with(index, cast.outputs[0])
-    edit.put_first([cast])
+    prepend(edit.model.graph, [cast])
     return 1
 
 
