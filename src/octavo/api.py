@@ -141,6 +141,20 @@ def quantize(
     run = run_of(call.options, output=output, samples=samples, stats=_loaded(call.stats))
     if chosen != "plain":
         return _searched(model, data, request, run, call.requirements, thorough=chosen == "search")
+    return _one_way(model, data, request, run, call, samples=samples, may_refuse=effort is None)
+
+
+def _one_way(
+    model: ModelSource,
+    data: Any,
+    request: RecipeRequest,
+    run: pipeline.Run,
+    call: _Call,
+    *,
+    samples: int | None,
+    may_refuse: bool,
+) -> Result:
+    """Carry the recipe out and nothing else; with ``may_refuse`` a model that gains nothing is refused."""
     wanted, sheet = request.resolve(static=data is not None or call.stats is not None)
     way = OneWay.of(model, data, call.requirements, samples)
     way.refuse(sheet)
@@ -148,13 +162,8 @@ def quantize(
         run = replace(run, observation=replace(run.observation, samples=wanted.calibration_samples))
     if not (wanted.is_static or wanted.steps or wanted.half is not None or reads_inputs(wanted)):
         data = None
-    if (
-        data is None
-        and call.stats is None
-        and effort is None
-        and not request.fixes_recipe
-        and sheet.runs_here
-    ):
+    is_free = may_refuse and not request.fixes_recipe
+    if is_free and data is None and call.stats is None and sheet.runs_here:
         accept = partial(refuse_no_gain, model, run.execution.threads)
         run = replace(run, destination=replace(run.destination, accept=accept))
     made = pipeline.quantize(model, data, wanted, sheet.at(run.execution.threads), way.without_output(run))

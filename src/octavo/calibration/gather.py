@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -53,13 +53,14 @@ def gather(
     if finished is not None:
         merger.add(finished)
     done = finished.origin.spans if finished is not None and finished.origin is not None else ()
-    begun = 0  # samples of the shard that is under way here
+
+    def tell(samples: int) -> None:
+        if progress is not None:
+            progress(samples, total)
 
     def sample_taken() -> None:
-        nonlocal begun
-        begun += 1
-        if progress is not None:
-            progress(merger.samples + begun, total)
+        merger.begun += 1
+        tell(merger.samples + merger.begun)
 
     shards = Shards(samples, first, stop, done, engine.workers, sample_taken)
     job = CalibrationJob(
@@ -72,22 +73,27 @@ def gather(
         providers=providers,
         custom_ops=custom_ops,
     )
+    _merge(engine.map(job, shards), merger, saved, tell)
+    found = merger.total() if merger.samples else Stats({}, 0, about)
+    if shard is None and found.origin is not None:
+        samples.fingerprint = found.origin.fingerprint
+    return found if origin is not None else Stats(found, found.samples)
+
+
+def _merge(
+    results: Iterable[tuple[int, Stats]], merger: _Merger, saved: Checkpoint, tell: Callable[[int], None]
+) -> None:
+    """Merge what shards give, and keep it where it is due or where the run is interrupted."""
     try:
-        for _, stats in engine.map(job, shards):
+        for _, stats in results:
             merger.add(stats)
-            begun = 0
-            if progress is not None:
-                progress(merger.samples, total)
+            tell(merger.samples)
             if saved.is_due():
                 saved.write(merger.total())
     except (KeyboardInterrupt, SystemExit):
         if merger.samples:
             saved.write(merger.total())
         raise
-    found = merger.total() if merger.samples else Stats({}, 0, about)
-    if shard is None and found.origin is not None:
-        samples.fingerprint = found.origin.fingerprint
-    return found if origin is not None else Stats(found, found.samples)
 
 
 def _span(samples: FingerprintedSamples, shard: tuple[int, int] | None) -> tuple[int, int | None]:
@@ -181,6 +187,7 @@ class _Merger:
 
     parts: list[tuple[int, Stats]] = field(default_factory=list)
     samples: int = 0
+    begun: int = 0  # samples of the shard that is under way here
 
     def add(self, stats: Stats) -> None:
         """Add statistics; the parts stay as they are until the merges are done."""
@@ -188,7 +195,7 @@ class _Merger:
         while parts and parts[-1][0] <= height:
             height, (_, other) = parts[-1][0] + 1, parts.pop()
             stats = other.merge(stats)
-        self.parts, self.samples = [*parts, (height, stats)], self.samples + count
+        self.parts, self.samples, self.begun = [*parts, (height, stats)], self.samples + count, 0
 
     def total(self) -> Stats:
         """Merge all parts into one, and return it."""

@@ -71,11 +71,11 @@ def write(writer: Writer, name: str) -> None:
 
 
 def _write_gelu(writer: Writer, core: ir.Node) -> None:
-    """Write the parts of a Gelu as one operator; those that read two views of its input stay in parts."""
+    """Write the parts of a Gelu as one operator."""
     unit = unit_of(core)
     inputs, last = read_by_unit(unit), unit[0]
     if len(inputs) != 1:
-        return
+        raise TableError(f"The plan joins the Gelu around {core.name!r}, which does not read one value.")
     name, kind = f"{last.name}_gelu", last.outputs[0].dtype
     joined = writer.editor.node(
         GELU_CORES[core.op_type], inputs, name=name, output=name, dtype=kind, domain=MS

@@ -162,7 +162,9 @@ def find(
     return tuple(found)
 
 
-def slow_fusions(nodes: Iterable[ir.Node], entries: Mapping[Key, Entry], target: Target) -> tuple[str, ...]:
+def slow_fusions(
+    nodes: Iterable[ir.Node], entries: Mapping[Key, Entry], target: Target, *, dedicated: bool
+) -> tuple[str, ...]:
     """Return the names of float nodes that are slow as they are, or once the runtime has rewritten them."""
     touched = {key.tensor for key in entries}
     whole = {key.tensor for key in entries if key.consumer is None}
@@ -173,15 +175,19 @@ def slow_fusions(nodes: Iterable[ir.Node], entries: Mapping[Key, Entry], target:
         or _is_slow_softmax(node, target)
         or _is_floored(node, target)
         or _is_made_integer(node, touched, whole, target)
-        or _is_split_gelu(node, whole, target)
+        or (not dedicated and _is_split_gelu(node, entries, target))
     )
 
 
-def _is_split_gelu(node: ir.Node, whole: Collection[str], target: Target) -> bool:
+def _is_split_gelu(node: ir.Node, entries: Mapping[Key, Entry], target: Target) -> bool:
     """Whether a node is the core of a Gelu in parts that reads integers."""
     if not target.lowerings.gelu_in_one or node.op_type not in GELU_CORES or not node.name:
         return False
-    return is_gelu_core(node) and any(_comes_from(value, whole) for value in read_by_unit(unit_of(node)))
+    unit = unit_of(node) if is_gelu_core(node) else []
+    read = read_by_unit(unit)
+    has_own_view = any(Key(value.name or "", part.name) in entries for part in unit for value in read)
+    whole = {key.tensor for key in entries if key.consumer is None}
+    return len(read) == 1 and not has_own_view and _comes_from(read[0], whole)
 
 
 def _is_joined(node: ir.Node, target: Target) -> bool:

@@ -13,7 +13,8 @@ from typing import Any
 from octavo.core.progress import Progress, silent
 from octavo.errors import ModelError, RecipeError
 from octavo.evaluation.model_paths import check_same_inputs, model_path, model_title
-from octavo.evaluation.timing.decoding import decoding
+from octavo.evaluation.task import F64
+from octavo.evaluation.timing.decoding import Decoding, decoding
 from octavo.evaluation.timing.footprint import file_bytes, footprint
 from octavo.evaluation.timing.latency import Latency, interleaved, on_first_core, ratio, taking_turns
 from octavo.evaluation.timing.measurements import Bench, Measured
@@ -67,20 +68,13 @@ def bench(
             spoken = decoding(sessions, feeds, seconds, CLOCKS[clock])
         taken /= len(feeds)
         del calls, sessions
-        details = _Details(feeds, specs, threads)
-        found = []
-        for number, (source, path, row) in enumerate(zip(sources, paths, taken, strict=True)):
-            own = spoken[number] if spoken else None
-            one = Measured(model_title(source), file_bytes(path), Latency.of(row), decoding=own)
-            if memory:
-                say("memory", number, None)
-                one = details.with_memory(one, path)
-            if profile:
-                say("profiling", number, None)
-                one = details.with_profile(one, path)
-            found.append(one)
+        details = _Details(feeds, specs, threads, memory, profile, say)
+        found = tuple(
+            details.measured(number, source, path, taken[number], spoken[number] if spoken else None)
+            for number, (source, path) in enumerate(zip(sources, paths, strict=True))
+        )
     return Bench(
-        tuple(found),
+        found,
         tuple(ratio(taken[0], row) for row in taken[1:]),
         taken.shape[1],
         batch_of(feeds[0], specs),
@@ -121,7 +115,23 @@ class _Details:
     feeds: Sequence[Feed]
     specs: Sequence[InputSpec]
     threads: int | None
+    memory: bool
+    profile: bool
+    say: Progress
     notes: list[str] = field(default_factory=list)
+
+    def measured(
+        self, number: int, source: Any, path: Path, seconds: F64, spoken: Decoding | None
+    ) -> Measured:
+        """Return one model's times, and its memory and operators where they are requested."""
+        one = Measured(model_title(source), file_bytes(path), Latency.of(seconds), decoding=spoken)
+        if self.memory:
+            self.say("memory", number, None)
+            one = self.with_memory(one, path)
+        if self.profile:
+            self.say("profiling", number, None)
+            one = self.with_profile(one, path)
+        return one
 
     def with_memory(self, one: Measured, path: Path) -> Measured:
         found = footprint(path, self.feeds[0], self.specs, self.threads)
