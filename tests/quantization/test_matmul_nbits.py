@@ -133,6 +133,21 @@ def test_gptq_brings_the_outputs_closer() -> None:
     assert error[0] < 0.6 * error[1]
 
 
+@pytest.mark.parametrize("style", [QuantFormat.QOperator, QuantFormat.QDQ])
+@pytest.mark.parametrize("algorithm", ["importance", "awq"])
+def test_algorithms_that_weigh_inputs_bring_the_outputs_closer(algorithm: str, style: QuantFormat) -> None:
+    factors = np.exp(np.linspace(-2, 2, 64)).astype(np.float32)  # channels of unlike size between two layers
+    arrays = {"w0": weights(64, 64, seed=2) * factors, "w1": weights(64, 64, seed=3)}
+    nodes = [node("MatMul", ["x", "w0"], ["h"], "first"), node("MatMul", ["h", "w1"], ["y"], "second")]
+    proto = model(nodes, [tensor("x", ["n", 64])], [tensor("y", ["n", 64])], arrays)
+    fed = config("Observed", algorithm=algorithm, calibration_data_reader=Reader(64), quant_format=style)
+    x = {"x": np.concatenate([sample["x"] for sample in Reader(64)._left])}
+    made = [quantized(proto, 4, 32, algo_config=one) for one in (fed, config("RTN", quant_format=style))]
+    want = run(proto, x)
+    errors = [np.linalg.norm(run(one, x, optimize=False) - want) for one in made]
+    assert errors[0] < 0.9 * errors[1]
+
+
 def test_gptq_without_data_is_refused() -> None:
     with pytest.raises(DataError, match="calibration data"):
         quantized(product(), algo_config=config("GPTQ"))

@@ -11,7 +11,17 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from octavo.algorithms.weights import Algorithm, BlockScheme, Furthest, Gptq, Hqq, KQuant, Rtn, text_of
+from octavo.algorithms.weights import (
+    Algorithm,
+    BlockScheme,
+    Furthest,
+    Gptq,
+    Hqq,
+    Importance,
+    KQuant,
+    Rtn,
+    text_of,
+)
 from octavo.core import kernels
 from octavo.core.granularity import PerBlock
 from octavo.core.qtypes import qtype
@@ -41,6 +51,8 @@ def algorithm_of(name: str, settings: Any = None) -> Algorithm:
             return KQuant()
         case "hqq":
             return Hqq()
+        case "importance" | "awq":
+            return Importance()
         case "gptq":
             return Gptq(
                 damping=settings.percdamp,
@@ -49,7 +61,7 @@ def algorithm_of(name: str, settings: Any = None) -> Algorithm:
                 search=settings.mse,
                 per_row=settings.perchannel,
             )
-    known = ("DEFAULT", "RTN", "k_quant", "HQQ", "GPTQ")
+    known = ("DEFAULT", "RTN", "k_quant", "HQQ", "GPTQ", "importance", "awq")
     raise RecipeError(
         f"There is no weight-only algorithm {name!r}{closest(name, known) or '.'} Known: {', '.join(known)}."
     )
@@ -67,6 +79,7 @@ class NBits:
     """What a caller of the weight-only quantizers wants; ``special`` has settings by node, None for float."""
 
     algorithm: Algorithm = field(default_factory=Furthest)
+    steps: tuple[str, ...] = ()  # that change weights before they are quantized
     scheme: BlockScheme = field(default_factory=BlockScheme)
     ops: tuple[str, ...] = ("MatMul",)
     include: frozenset[str] | None = None
@@ -94,6 +107,7 @@ class NBits:
             placement=Placement.LISTED,
             op_types=self.ops,
             exclude=tuple(name for name, called in names.items() if self._is_out(called)),
+            steps=self.steps,
             writing=WriteOptions(group_names=self.grouped, columns_transposed=self.per_channel),
             weight_only=WeightOnly(
                 algorithm=text_of(self.algorithm),

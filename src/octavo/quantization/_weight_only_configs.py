@@ -27,6 +27,7 @@ class WeightOnlyQuantConfig:
         customized_weight_config: dict[str, Any] | None = None,
     ) -> None:
         self.algorithm = algorithm
+        self.calibration_data_reader: CalibrationDataReader | None = None
         self.quant_format = quant_format
         self.op_types_to_quantize = set(op_types_to_quantize) if op_types_to_quantize else {"MatMul"}
         self.quant_axes = dict(quant_axes) if quant_axes else {"MatMul": 0, "Gather": 1}
@@ -100,6 +101,20 @@ class HQQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
         self.block_size = block_size
         self.bits = bits
         self.axis = axis
+
+
+class ObservedWeightOnlyQuantConfig(WeightOnlyQuantConfig):
+    """Algorithms that weigh errors by inputs: ``importance``, and ``awq``, which scales channels first."""
+
+    def __init__(
+        self,
+        algorithm: str,
+        calibration_data_reader: CalibrationDataReader,
+        quant_format: QuantFormat = QuantFormat.QOperator,
+        op_types_to_quantize: _Ops = None,
+    ) -> None:
+        super().__init__(algorithm, quant_format, op_types_to_quantize)
+        self.calibration_data_reader = calibration_data_reader
 
 
 class DefaultWeightOnlyQuantConfig(WeightOnlyQuantConfig):

@@ -51,6 +51,7 @@ from octavo.quantization._weight_only_configs import (
     KQuantWeightOnlyQuantConfig,
     NVAWQWeightOnlyQuantConfig,
     NVAWQWeightOnlyQuantizer,
+    ObservedWeightOnlyQuantConfig,
     RTNWeightOnlyQuantConfig,
     WeightOnlyQuantConfig,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "MatMulNBitsQuantizer",
     "NVAWQWeightOnlyQuantConfig",
     "NVAWQWeightOnlyQuantizer",
+    "ObservedWeightOnlyQuantConfig",
     "QuantFormat",
     "RTNWeightOnlyQuantConfig",
     "WeightOnlyQuantConfig",
@@ -142,6 +144,7 @@ class MatMulNBitsQuantizer:
         )
         return NBits(
             algorithm=algorithm_of(kind, config),
+            steps=("awq",) if kind.lower() == "awq" else (),
             scheme=scheme,
             ops=tuple(sorted(config.op_types_to_quantize)),
             include=frozenset(self.nodes_to_include) if self.nodes_to_include is not None else None,
@@ -159,7 +162,7 @@ class MatMulNBitsQuantizer:
         """Quantize by the configured algorithm."""
         want = self.request()
         source = self._with_matrices()
-        reader = getattr(self.algo_config, "calibration_data_reader", None)
+        reader = self.algo_config.calibration_data_reader
         data = Loader(reader, input_names(self.model)) if reader is not None else None
         constants = [n.outputs[0].name or "" for n in source.graph if query.is_op(n, "Constant")]
         outcome = quantize(source, want, data)
