@@ -207,6 +207,7 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "MatMulNBits with 8 bits: QDQ and Gather too; k_quant obeys `is_symmetric`",
             "left float; zero points always",
         ),
+        ("MatMulNBits: `importance` and `awq` by `ObservedWeightOnlyQuantConfig`", "no such algorithms"),
         ("Behind a weight with leading axes of one, MatMulNBits needs one Reshape", "thirteen nodes more"),
         ("What comes behind an int8 weight that is dequantized and transposed", "a loop without end"),
     ),

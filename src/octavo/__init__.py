@@ -67,7 +67,9 @@ from octavo.core import lazy
 
 if TYPE_CHECKING:
     from octavo.api import convert_qat, quantize, tune
-    from octavo.comparison import Comparison, Diagnosis, compare, doctor
+    from octavo.comparison.comparing import compare
+    from octavo.comparison.comparison_result import Comparison
+    from octavo.comparison.diagnosis import Diagnosis, doctor
     from octavo.core.granularity import PerBlock, PerChannel, PerTensor
     from octavo.core.plan import Plan
     from octavo.core.qparams import QParams
@@ -123,8 +125,9 @@ if TYPE_CHECKING:
         ready,
         save_stats,
     )
-    from octavo.tuning import Demands, TaskCheck, Tuned
     from octavo.tuning.proposals import Proposal, propose
+    from octavo.tuning.task_check import TaskCheck
+    from octavo.tuning.trial import Demands, Tuned
 
 _HOMES = {
     "octavo.api": ("convert_qat", "quantize", "tune"),
@@ -146,7 +149,9 @@ _HOMES = {
         "DataError", "IsolationError", "ModelError", "OctavoError", "OutputError", "RecipeError",
         "TableError",
     ),
-    "octavo.comparison": ("Comparison", "Diagnosis", "compare", "doctor"),
+    "octavo.comparison.comparing": ("compare",),
+    "octavo.comparison.comparison_result": ("Comparison",),
+    "octavo.comparison.diagnosis": ("Diagnosis", "doctor"),
     "octavo.evaluation.timing.bench": ("bench",),
     "octavo.evaluation.timing.measurements": ("Bench",),
     "octavo.evaluation.task_registry": ("metric",),
@@ -161,7 +166,8 @@ _HOMES = {
     "octavo.stages": (
         "Prepared", "calibrate", "emit", "inspect", "load_stats", "plan", "prepare", "ready", "save_stats",
     ),
-    "octavo.tuning": ("Demands", "TaskCheck", "Tuned"),
+    "octavo.tuning.task_check": ("TaskCheck",),
+    "octavo.tuning.trial": ("Demands", "Tuned"),
     "octavo.tuning.proposals": ("Proposal", "propose"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

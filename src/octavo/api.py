@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from octavo import pipeline, tuning
+from octavo import pipeline
 from octavo.core.effort import EFFORTS, best_path, effort_of
 from octavo.core.plan import Plan
 from octavo.core.recipe import Pattern, Style
@@ -26,15 +26,14 @@ from octavo.pipeline.weight_inputs import reads_inputs
 from octavo.result import Result, refuse_read_files, written_files
 from octavo.stages import load_stats
 from octavo.targets import Target
-from octavo.tuning import Demands, TaskCheck, Tuned
-from octavo.tuning.deadline import Limit
-from octavo.tuning.gates import gates_of_trial
-from octavo.tuning.measure import refuse_no_gain
+from octavo.tuning.deadline import TIME_LIMIT, Limit
 from octavo.tuning.requirements import OneWay, Requirements, demands_of, task_of
-from octavo.tuning.search import TIME_LIMIT
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from octavo.tuning.task_check import TaskCheck
+    from octavo.tuning.trial import Demands, Tuned
 
 
 class _Keywords(Changes, Requirements, Options, total=False):
@@ -164,6 +163,8 @@ def _one_way(
         data = None
     is_free = may_refuse and not request.fixes_recipe
     if is_free and data is None and call.stats is None and sheet.runs_here:
+        from octavo.tuning.measure import refuse_no_gain  # slow to import, and seldom needed
+
         accept = partial(refuse_no_gain, model, run.execution.threads)
         run = replace(run, destination=replace(run.destination, accept=accept))
     made = pipeline.quantize(model, data, wanted, sheet.at(run.execution.threads), way.without_output(run))
@@ -199,10 +200,13 @@ def _searched(
     *,
     thorough: bool,
 ) -> Result:
+    from octavo.tuning import search
+    from octavo.tuning.gates import gates_of_trial
+
     given = dict(requirements)
     limit = cast("Limit | float | None", given.pop("time_limit", TIME_LIMIT))
     task = task_of(cast("TaskCheck | str | None", given.pop("task", None)), data)
-    tuned = tuning.tune(
+    tuned = search.tune(
         model,
         data,
         request,
@@ -242,6 +246,8 @@ def tune(
     This is what ``quantize`` does with the efforts ``standard`` and ``search``. Without data inputs are made
     up, and nothing is required of fidelity. ``seconds`` is how long models are timed in one round.
     """
+    from octavo.tuning import search
+
     call = _Call.of(dict(more))
     task = call.requirements.get("task")
     refuse_read_files(written_files(output, may_miss=True), model, data=data, recipe=recipe, task=task)
@@ -251,7 +257,7 @@ def tune(
     limit: Limit | float | None = more.get("time_limit", TIME_LIMIT)
     given.pop("task", None)
     given.pop("time_limit", None)
-    return tuning.tune(
+    return search.tune(
         model,
         data,
         RecipeRequest.of(recipe, target, call.changes),

@@ -7,17 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.algorithms.weights import (
-    Algorithm,
-    Blocks,
-    BlockScheme,
-    Furthest,
-    Gptq,
-    Hqq,
-    Importance,
-    KQuant,
-    Rtn,
-)
+from octavo.algorithms.weights.blocks import Algorithm
+from octavo.algorithms.weights.gptq import Gptq
+from octavo.algorithms.weights.hqq import Hqq
+from octavo.algorithms.weights.importance import Importance
+from octavo.algorithms.weights.k_quant import KQuant
+from octavo.algorithms.weights.rtn import Furthest, Rtn
+from octavo.core.blocks import Blocks, BlockScheme
 from octavo.errors import DataError, RecipeError
 
 ALL = [Furthest(), Rtn(), Hqq(), KQuant(), Gptq()]

@@ -16,7 +16,7 @@ from quantizing import convolutions, feeds_for, layers, session, weights
 import octavo
 from octavo.cli.main import main
 from octavo.cli.verb import as_json_text
-from octavo.comparison import compare
+from octavo.comparison.comparing import compare
 from octavo.comparison.data_pass import EVERY, FIRST
 from octavo.model.files import io
 

@@ -13,7 +13,7 @@ from quantizing import convolutions, feeds_for, layers, weights
 
 import octavo
 from octavo.cli.main import main
-from octavo.comparison import Diagnosis, doctor
+from octavo.comparison.diagnosis import Diagnosis, doctor
 from octavo.model.files import io
 
 from .injuries import attention

@@ -12,7 +12,8 @@ from onnx import numpy_helper
 from quantizing import run
 
 import octavo
-from octavo.comparison import Comparison, compare
+from octavo.comparison.comparing import compare
+from octavo.comparison.comparison_result import Comparison
 from octavo.comparison.factors import with_factors
 from octavo.comparison.match import best_match, plain
 from octavo.model.files import io

@@ -10,7 +10,8 @@ import pytest
 from quantizing import convolutions, error, feeds_for, layers
 
 import octavo
-from octavo.comparison import Comparison, compare
+from octavo.comparison.comparing import compare
+from octavo.comparison.comparison_result import Comparison
 from octavo.model.files import io
 
 from .injuries import attention, clip_at_half, coarsen, quantize_mask, rename_all

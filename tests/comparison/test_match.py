@@ -11,7 +11,7 @@ from onnx import TensorProto
 from quantizing import EVERYWHERE, convolutions, feeds_for, layers, weights
 
 import octavo
-from octavo.comparison import compare
+from octavo.comparison.comparing import compare
 from octavo.comparison.constant_values import blocks, cast_type, is_constant, real
 from octavo.comparison.lowered_operators import weight
 from octavo.comparison.match import Matching, aligned, best_match, plain, weight_pairs

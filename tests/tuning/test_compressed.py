@@ -17,10 +17,10 @@ from octavo.core.qtypes import INT8
 from octavo.core.recipe import COMPRESSED
 from octavo.evaluation.timing.latency import Ratio
 from octavo.targets import target
-from octavo.tuning import Demands, runner
+from octavo.tuning import runner
 from octavo.tuning.candidates import Candidate, compressed_round
 from octavo.tuning.choice import Unchanged, compressed_could_win, pick
-from octavo.tuning.trial import Trial
+from octavo.tuning.trial import Demands, Trial
 from tuning.nets import conv_and_linear, samples
 
 

@@ -11,8 +11,9 @@ import octavo
 from octavo import pipeline
 from octavo.core.progress import silent
 from octavo.evaluation.timing.latency import Ratio
-from octavo.tuning import Demands, runner, search
+from octavo.tuning import runner, search
 from octavo.tuning.deadline import Deadline, Limit, OutOfTime
+from octavo.tuning.trial import Demands
 from tuning.nets import conv_and_linear, samples
 
 

@@ -19,8 +19,10 @@ from octavo.errors import ModelError, RecipeError
 from octavo.evaluation.timing.latency import Ratio
 from octavo.model.files import io
 from octavo.targets import target
-from octavo.tuning import Demands, Drop, TaskCheck, runner
+from octavo.tuning import runner
 from octavo.tuning.candidates import groups, without_groups, without_layers
+from octavo.tuning.task_check import TaskCheck
+from octavo.tuning.trial import Demands, Drop
 from tuning.nets import conv_and_linear, many_convs, samples
 
 LENIENT = Demands(min_speed=0.0)

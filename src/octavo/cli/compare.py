@@ -14,7 +14,7 @@ from octavo.cli.verb import Answer, Verb
 from octavo.errors import RecipeError
 
 if TYPE_CHECKING:
-    from octavo.comparison import Comparison
+    from octavo.comparison.comparison_result import Comparison
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -113,7 +113,7 @@ def task_check(options: argparse.Namespace) -> TaskCheck | None:
     """Return the task of ``--evaluate`` with its data."""
     if options.evaluate is None:
         return None
-    from octavo.tuning import TaskCheck
+    from octavo.tuning.task_check import TaskCheck
 
     own = task_options(options, options.evaluate)
     if options.evaluate_scale is not None:

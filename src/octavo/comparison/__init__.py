@@ -6,9 +6,3 @@ and the reason, which lists the changes of a recipe that may help (:mod:`octavo.
 carries them out).
 :mod:`.comparing` is the verb; :mod:`.diagnosis` checks a float model alone.
 """
-
-from octavo.comparison.comparing import compare
-from octavo.comparison.comparison_result import Change, Comparison, Culprit, TensorError, combined
-from octavo.comparison.diagnosis import Diagnosis, doctor
-
-__all__ = ["Change", "Comparison", "Culprit", "Diagnosis", "TensorError", "combined", "compare", "doctor"]

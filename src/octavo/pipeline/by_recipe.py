@@ -20,7 +20,6 @@ from octavo.pipeline.calibrate import Calibrated, calibrated, carried_out, sampl
 from octavo.pipeline.finish import finish
 from octavo.pipeline.half_precision import with_half
 from octavo.pipeline.load import load
-from octavo.pipeline.mixed_bits import with_widths
 from octavo.pipeline.options import Run
 from octavo.pipeline.plan import Planned, gain_by_data, planned, refuse_nothing
 from octavo.pipeline.prepare import PreparedModel, needed_opset, ready, uncollected
@@ -161,6 +160,8 @@ def _with_widths(made: Planned, found: Calibrated | None, data: Any, run: Run) -
     if samples is None and data is not None:
         samples = samples_of(made.model, data, run.observation.samples)
     inputs = inputs_of(made.model, made.plan, found.probes) if found is not None else {}
+    from octavo.pipeline.mixed_bits import with_widths  # slow to import, and seldom needed
+
     return with_widths(made, inputs, samples, run.progress)
 
 

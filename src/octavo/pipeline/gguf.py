@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from octavo.algorithms.weights import Rtn
+from octavo.algorithms.weights.rtn import Rtn
 from octavo.core import gguf_blocks
 from octavo.core.blocks import Array, BlockMatrix, Blocks, BlockScheme
 from octavo.core.granularity import PerBlock

@@ -13,7 +13,7 @@ from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.runtime.verification import verify
 from octavo.pipeline.prepare import LEAST_OPSET, UNCHANGED, ready
-from octavo.planning import Given, GivenPolicy
+from octavo.planning.policies.given import Given, GivenPolicy
 from octavo.targets import target as find_target
 
 

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.algorithms.weights import BlockScheme, algorithm
+from octavo.algorithms.weights.registry import algorithm
+from octavo.core.blocks import BlockScheme
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Constant, Key
 from octavo.core.qtypes import qtype

@@ -19,7 +19,8 @@ from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
 from octavo.core.recipe import Recipe, Style
 from octavo.errors import ModelError
-from octavo.model.fake_quant import Peeled, fold_scales, peel
+from octavo.model.fake_quant.peel import Peeled, peel
+from octavo.model.fake_quant.scaled import fold_scales
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
@@ -28,7 +29,7 @@ from octavo.pipeline.calibrate import carried_out
 from octavo.pipeline.finish import finish
 from octavo.pipeline.options import Run
 from octavo.pipeline.prepare import LEAST_OPSET, PreparedModel, ready, uncollected
-from octavo.planning import TrainedPolicy
+from octavo.planning.policies.trained import TrainedPolicy
 from octavo.result import Result, check_output
 from octavo.targets import Target
 

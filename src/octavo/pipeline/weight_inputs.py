@@ -15,7 +15,9 @@ import onnx_ir as ir
 from octavo.algorithms.layers.input_moments import probe_sum
 from octavo.algorithms.layers.layer import Layer
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests, moment_names
-from octavo.algorithms.weights import Importance, Inputs, algorithm
+from octavo.algorithms.weights.blocks import Inputs
+from octavo.algorithms.weights.importance import Importance
+from octavo.algorithms.weights.registry import algorithm
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Constant, Key, Plan
 from octavo.core.recipe import Recipe

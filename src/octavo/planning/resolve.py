@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.algorithms.weights import Inputs, algorithm
+from octavo.algorithms.weights.blocks import Inputs
+from octavo.algorithms.weights.registry import algorithm
 from octavo.core import affine, kernels
 from octavo.core.blocks import BlockMatrix, BlockScheme
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor, moved, parameter_shape

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from octavo.errors import DataError, ModelError, RecipeError
-from octavo.planning.policies import BlocksError
+from octavo.planning.policies.listed import BlocksError
 
 
 class QuantizationWarning(UserWarning):

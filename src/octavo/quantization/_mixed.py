@@ -12,7 +12,7 @@ import numpy as np
 from octavo.core.qparams import QParams
 from octavo.core.recipe import Style
 from octavo.pipeline import given
-from octavo.planning import Given
+from octavo.planning.policies.given import Given
 from octavo.quantization import translate
 from octavo.quantization._errors import as_stock
 from octavo.quantization._numbers import qtype_of

@@ -9,8 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, NodeProto, TensorProto
 
-from octavo.algorithms.weights import BlockScheme, Furthest, Hqq, hqq, rtn
+from octavo.algorithms.weights import hqq, rtn
+from octavo.algorithms.weights.hqq import Hqq
+from octavo.algorithms.weights.rtn import Furthest
 from octavo.core import kernels
+from octavo.core.blocks import BlockScheme
 from octavo.quantization._types import QuantFormat
 from octavo.quantization._weight_only import NBits, quantize_in_stack, stored_parts
 from octavo.quantization._weight_only_configs import DefaultWeightOnlyQuantConfig, HQQWeightOnlyQuantConfig

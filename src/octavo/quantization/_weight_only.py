@@ -11,18 +11,15 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from octavo.algorithms.weights import (
-    Algorithm,
-    BlockScheme,
-    Furthest,
-    Gptq,
-    Hqq,
-    Importance,
-    KQuant,
-    Rtn,
-    text_of,
-)
+from octavo.algorithms.weights.blocks import Algorithm
+from octavo.algorithms.weights.gptq import Gptq
+from octavo.algorithms.weights.hqq import Hqq
+from octavo.algorithms.weights.importance import Importance
+from octavo.algorithms.weights.k_quant import KQuant
+from octavo.algorithms.weights.registry import text_of
+from octavo.algorithms.weights.rtn import Furthest, Rtn
 from octavo.core import kernels
+from octavo.core.blocks import BlockScheme
 from octavo.core.granularity import PerBlock
 from octavo.core.qtypes import qtype
 from octavo.core.recipe import LayerWeights, Placement, Recipe, Style, WeightOnly, WriteOptions

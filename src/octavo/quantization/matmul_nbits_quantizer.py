@@ -14,7 +14,7 @@ from typing import Any
 import onnx_ir as ir
 from onnx import ModelProto
 
-from octavo.algorithms.weights import BlockScheme
+from octavo.core.blocks import BlockScheme
 from octavo.errors import RecipeError
 from octavo.model.files import io
 from octavo.model.graph import query

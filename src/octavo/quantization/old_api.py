@@ -22,7 +22,7 @@ from octavo.core.qtypes import INT8, UINT8
 from octavo.core.recipe import Style
 from octavo.core.scheme import Scheme
 from octavo.pipeline import given
-from octavo.planning import Given
+from octavo.planning.policies.given import Given
 from octavo.quantization._errors import OptionError, as_stock
 from octavo.quantization._types import QuantizationMode
 

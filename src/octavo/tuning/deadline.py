@@ -37,6 +37,12 @@ class Limit:
     once_kept: float | None = None  # the seconds where there is a result that keeps what is promised
 
 
+# Where nothing is said, a search ends after so many seconds of work. Those in which other programs had the
+# processor do not count: what is chosen must not depend on them. With a result that is faster and close in
+# decibels it ends sooner.
+TIME_LIMIT = Limit(180.0, counts_waiting=False, once_kept=40.0)
+
+
 @dataclass
 class Deadline:
     """When a search has to end; without a limit, never."""

@@ -20,18 +20,16 @@ from typing import Any
 
 from octavo.calibration.engines import engine_of
 from octavo.data.feeds import Feeds
-from octavo.errors import RecipeError, closest
+from octavo.errors import RecipeError
 from octavo.evaluation.model_paths import model_path, model_title
-from octavo.evaluation.timing.bench import bench
 from octavo.evaluation.timing.latency import Ratio
 from octavo.model.files import io
 from octavo.model.runtime.session import Session
 from octavo.reporting.figures import decibels_text, speed_text
 from octavo.tuning.fidelity import judged, outputs_of, tallies
+from octavo.tuning.requirements import limits_of
 from octavo.tuning.task_check import TaskCheck, TaskChecker
 from octavo.tuning.trial import Demands, Drop, Score, Trial
-
-GATES = ("max_drop", "min_sqnr", "min_speed", "max_size")
 
 _SAMPLES = 64  # that fidelity is measured on, where no number is given
 _SAMPLES_LOOKED_AT = 8  # to find out what the outputs are made of
@@ -55,24 +53,6 @@ class Gate:
     def __str__(self) -> str:
         state = "passed" if self.passed else "FAILED"
         return f"{state}  {self.name.replace('_', '-')} {self.limit}: measured {self.measured}"
-
-
-def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gates among keywords, with a largest drop read from its text; others are refused."""
-    if not isinstance(given, Mapping):
-        raise RecipeError(
-            "Requirements are octavo.Demands or a dict such as {'min_sqnr': 20}, not a"
-            f" {type(given).__name__}."
-        )
-    found = {}
-    for name, value in given.items():
-        if name not in GATES:
-            raise RecipeError(f"There is no requirement {name!r}{closest(name, GATES) or '.'}")
-        if value is not None:
-            found[name] = (
-                Drop.parse(str(value)) if name == "max_drop" and not isinstance(value, Drop) else value
-            )
-    return found
 
 
 def drop_gate(most: Drop, score: Score) -> Gate:
@@ -156,6 +136,8 @@ def check_gates(
             found.append(sqnr_gate(least, fidelity(float_path, path, data, samples, threads)))
         if (least := limits.get("min_speed")) is not None:
             if speed is None:
+                from octavo.evaluation.timing.bench import bench  # slow to import, and seldom needed
+
                 timed = bench(float_path, path, data, threads=threads, profile=False, memory=False)
                 speed = timed.ratio
             if speed is not None:

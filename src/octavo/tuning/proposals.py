@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from octavo import pipeline
 from octavo.calibration.engines import held
-from octavo.comparison import Change, Comparison, combined, compare
-from octavo.comparison.comparing import HasModel, model_of
+from octavo.comparison.comparing import HasModel, compare, model_of
+from octavo.comparison.comparison_result import Change, Comparison, combined
 from octavo.core import scratch
 from octavo.core.cpu import cores
 from octavo.core.intervals import sqnr_draws

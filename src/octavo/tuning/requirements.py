@@ -8,12 +8,11 @@ from typing import Any, TypedDict
 
 from octavo.core.effort import best_path
 from octavo.core.outputs import refuse_special
-from octavo.errors import RecipeError
+from octavo.errors import RecipeError, closest
 from octavo.model.files.io import ModelSource
 from octavo.pipeline import Run
 from octavo.result import Result
 from octavo.targets import Target
-from octavo.tuning.gates import check_gates, limits_of
 from octavo.tuning.objective import Objective
 from octavo.tuning.task_check import TaskCheck
 from octavo.tuning.trial import Demands, Drop
@@ -40,6 +39,27 @@ class Requirements(TypedDict, total=False):
     task: TaskCheck | str | None
     time_limit: float | None
     optimize: str | None
+
+
+GATES = ("max_drop", "min_sqnr", "min_speed", "max_size")
+
+
+def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gates among keywords, with a largest drop read from its text; others are refused."""
+    if not isinstance(given, Mapping):
+        raise RecipeError(
+            "Requirements are octavo.Demands or a dict such as {'min_sqnr': 20}, not a"
+            f" {type(given).__name__}."
+        )
+    found = {}
+    for name, value in given.items():
+        if name not in GATES:
+            raise RecipeError(f"There is no requirement {name!r}{closest(name, GATES) or '.'}")
+        if value is not None:
+            found[name] = (
+                Drop.parse(str(value)) if name == "max_drop" and not isinstance(value, Drop) else value
+            )
+    return found
 
 
 def demands_of(given: Demands | Mapping[str, Any] | None, data: Any) -> Demands | None:
@@ -113,6 +133,8 @@ class OneWay:
         """Return the result with its gates, written under the name that they decide."""
         if not self.limits:
             return result
+        from octavo.tuning.gates import check_gates  # slow to import, and seldom needed
+
         gates = check_gates(
             self.model,
             result,

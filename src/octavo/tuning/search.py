@@ -46,7 +46,7 @@ from octavo.tuning.candidates import (
     without_layers,
     without_start,
 )
-from octavo.tuning.deadline import Deadline, Limit, OutOfTime
+from octavo.tuning.deadline import TIME_LIMIT, Deadline, Limit, OutOfTime
 from octavo.tuning.forecast import Work, weight_products
 from octavo.tuning.runner import TrialRunner
 from octavo.tuning.sensitivity import Layer
@@ -60,10 +60,6 @@ FINALISTS = 3  # trials that are timed again
 WORTH_COMPRESSING = 0.05  # of the float bytes that compressed weights save, at least
 WORTH_TRYING = 0.05  # of ln(speed): what a step could gain at most, for its trial to be made
 FIRST_LOOK = 0.5  # seconds that the first result is timed, so that it can be written
-# Where nothing is said, a search ends after so many seconds of work. Those in which other programs had the
-# processor do not count: what is chosen must not depend on them. With a result that is faster and close in
-# decibels it ends sooner.
-TIME_LIMIT = Limit(180.0, counts_waiting=False, once_kept=40.0)
 
 
 def tune(

@@ -10,7 +10,6 @@ from typing import Any
 from octavo.calibration.engines import Engine
 from octavo.core.progress import Progress
 from octavo.errors import RecipeError
-from octavo.evaluation.evaluator import evaluate
 from octavo.evaluation.scores import Evaluation
 from octavo.evaluation.task import Task
 from octavo.model.files import io
@@ -58,6 +57,8 @@ class TaskChecker:
         )
 
     def _evaluated(self, model: io.ModelSource) -> Evaluation:
+        from octavo.evaluation.evaluator import evaluate  # slow to import, and seldom needed
+
         check = self._check
         return evaluate(
             model,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.core.shown import Shown
 from octavo.errors import RecipeError
@@ -16,7 +16,9 @@ from octavo.result import Result
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.language import Predictions, TokenSpeeds
 from octavo.tuning.objective import Objective
-from octavo.tuning.sensitivity import Layer
+
+if TYPE_CHECKING:
+    from octavo.tuning.sensitivity import Layer
 
 SCHEMA = "octavo/tuned/2"
 UNKNOWN = float("-inf")

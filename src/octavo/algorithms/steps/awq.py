@@ -29,7 +29,11 @@ from octavo.algorithms.layers.scale_folding import Group, channel_factors, group
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
 from octavo.algorithms.layers.subject import Refusal, Subject
 from octavo.algorithms.steps.step import Change, Phase, Step, StepReport
-from octavo.algorithms.weights import Algorithm, BlockScheme, Importance, Inputs, Rtn, algorithm
+from octavo.algorithms.weights.blocks import Algorithm, Inputs
+from octavo.algorithms.weights.importance import Importance
+from octavo.algorithms.weights.registry import algorithm
+from octavo.algorithms.weights.rtn import Rtn
+from octavo.core.blocks import BlockScheme
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Constant, Key, Shared
 from octavo.core.stats import State

@@ -12,27 +12,3 @@
 A recipe and a plan name one as ``name:option=value:…`` (:mod:`.registry`). ``bnb4`` has the FP4 and NF4 codes
 of bitsandbytes, which are not integers.
 """
-
-from octavo.algorithms.weights.blocks import Algorithm, Inputs
-from octavo.algorithms.weights.gptq import Gptq
-from octavo.algorithms.weights.hqq import Hqq
-from octavo.algorithms.weights.importance import Importance
-from octavo.algorithms.weights.k_quant import KQuant
-from octavo.algorithms.weights.registry import algorithm, text_of
-from octavo.algorithms.weights.rtn import Furthest, Rtn
-from octavo.core.blocks import Blocks, BlockScheme
-
-__all__ = [
-    "Algorithm",
-    "BlockScheme",
-    "Blocks",
-    "Furthest",
-    "Gptq",
-    "Hqq",
-    "Importance",
-    "Inputs",
-    "KQuant",
-    "Rtn",
-    "algorithm",
-    "text_of",
-]

@@ -8,9 +8,3 @@
     peel        the float model without them, and the parameters that they had
     scaled      what stands between a convolution and its fake quantization, folded into it
 """
-
-from octavo.model.fake_quant.forms import FakeQuant
-from octavo.model.fake_quant.peel import Peeled, peel
-from octavo.model.fake_quant.scaled import fold_scales
-
-__all__ = ["FakeQuant", "Peeled", "fold_scales", "peel"]

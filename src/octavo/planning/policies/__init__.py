@@ -2,23 +2,14 @@
 
 from octavo.core.recipe import Placement, Recipe, Style
 from octavo.planning.legality import fitted
-from octavo.planning.policies.given import Given, GivenPolicy
-from octavo.planning.policies.listed import BlocksError, ListedPairs
+from octavo.planning.policies.listed import ListedPairs
 from octavo.planning.policies.listed_integers import ListedIntegers
 from octavo.planning.policies.policy import Policy
 from octavo.planning.policies.target import TargetPolicy
-from octavo.planning.policies.trained import TrainedPolicy
 from octavo.planning.policies.weight_only import WeightOnlyPolicy
 from octavo.targets import Target
 
-__all__ = [
-    "BlocksError",
-    "Given",
-    "GivenPolicy",
-    "Policy",
-    "TrainedPolicy",
-    "policy_for",
-]
+__all__ = ["policy_for"]
 
 
 def policy_for(recipe: Recipe, target: Target) -> Policy:

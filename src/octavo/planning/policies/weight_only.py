@@ -13,7 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from octavo.algorithms.weights import Furthest, Importance, Inputs, KQuant, algorithm, text_of
+from octavo.algorithms.weights.blocks import Inputs
+from octavo.algorithms.weights.importance import Importance
+from octavo.algorithms.weights.k_quant import KQuant
+from octavo.algorithms.weights.registry import algorithm, text_of
+from octavo.algorithms.weights.rtn import Furthest
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Constant, Key, Shared
 from octavo.core.qtypes import QType, qtype

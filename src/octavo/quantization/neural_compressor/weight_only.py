@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from octavo.algorithms.weights import BlockScheme, Gptq, KQuant, rtn
+from octavo.algorithms.weights import rtn
+from octavo.algorithms.weights.gptq import Gptq
+from octavo.algorithms.weights.k_quant import KQuant
+from octavo.core.blocks import BlockScheme
 from octavo.emission import nbits
 from octavo.emission.nbits import GROUPED
 from octavo.errors import RecipeError
