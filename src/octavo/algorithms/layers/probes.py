@@ -40,7 +40,7 @@ _FLOAT = ir.DataType.FLOAT
 @contextmanager
 def probed(model: ir.Model, requested: StatisticsRequests) -> Iterator[dict[str, Request]]:
     """Add nodes to a model that compute statistics, and yield what to record; afterwards remove them."""
-    probes = _Probes(model)
+    probes = Probes(model)
     try:
         layers = [layer for layer, _ in requested.moments.values()]
         affordable = requested.affordable_grams()
@@ -62,7 +62,7 @@ def probed(model: ir.Model, requested: StatisticsRequests) -> Iterator[dict[str,
         probes.remove()
 
 
-class _Probes:
+class Probes:
     """Nodes at the end of the main graph or a branch, and the statistics that their results are."""
 
     def __init__(self, model: ir.Model) -> None:

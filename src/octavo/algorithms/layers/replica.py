@@ -7,9 +7,8 @@ the result belongs to the consumers. Replicas of all layers are in one model and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,9 @@ import onnx_ir as ir
 from octavo.algorithms.layers.layer import Layer
 from octavo.core.qparams import QParams
 from octavo.core.requests import Request
-from octavo.model.graph.edit import Editor
+
+if TYPE_CHECKING:
+    from octavo.algorithms.layers.probes import Probes
 
 _FINER = 257  # steps of 16 bits in one of 8: (2¹⁶ - 1) / (2⁸ - 1)
 
@@ -78,41 +79,7 @@ class Replica:
         return replace(self, name=f"{self.name}/float", weight=None)
 
 
-class ProbedGraph(Protocol):
-    """The graph that replicas are added to."""
-
-    editor: Editor
-
-    @property
-    def requests(self) -> Collection[str]:
-        """Return the names of the statistics that it gives already."""
-        ...
-
-    def probe(
-        self,
-        name: str,
-        op: str,
-        operands: Sequence[ir.Value | None],
-        attributes: dict[str, object],
-        request: Request | None = None,
-    ) -> None:
-        """Add a node whose result is a statistic."""
-        ...
-
-    def node(
-        self,
-        op: str,
-        operands: Sequence[ir.Value | None],
-        attributes: dict[str, object] | None = None,
-        *,
-        output: str | None = None,
-        dtype: ir.DataType = ir.DataType.FLOAT,
-    ) -> ir.Value:
-        """Add a node."""
-        ...
-
-
-def add_replica(replica: Replica, graph: ProbedGraph, prefix: str) -> None:
+def add_replica(replica: Replica, graph: Probes, prefix: str) -> None:
     """Add the copy of a layer to a graph, with probes for its squared errors and the squared results."""
     layer, result = replica.layer, replica.layer.y
     node = layer.node
@@ -135,7 +102,7 @@ def add_replica(replica: Replica, graph: ProbedGraph, prefix: str) -> None:
         graph.probe(prefix + replica.size, "Cast", [size], {"to": int(ir.DataType.FLOAT)}, request)
 
 
-def _rounded(value: ir.Value, rounding: Rounding | None, graph: ProbedGraph) -> ir.Value:
+def _rounded(value: ir.Value, rounding: Rounding | None, graph: Probes) -> ir.Value:
     if rounding is None:
         return value
     scale, low, high = (
