@@ -115,7 +115,7 @@ def blocks(node: ir.Node) -> Array | None:
     groups = -(-K // size)
     raw = np.asarray(packed.numpy())
     q = unpack(raw, bits, N * groups * size).reshape(N, groups, size).astype(np.float32)
-    zeros = node.inputs[3] if len(node.inputs) > 3 else None
+    zeros = query.operand(node, 3)
     if zeros is None:
         centre = np.full((N, groups), float(1 << (bits - 1)), np.float32)
     else:

@@ -67,9 +67,9 @@ class SignalView:
 
     def _note_linear(self, node: ir.Node) -> None:
         if node.op_type == "QuantizeLinear" and node.inputs[1] is not None:
-            self.numbers[node.outputs[0]] = ScaleAndZero(node.inputs[1], _third(node))
+            self.numbers[node.outputs[0]] = ScaleAndZero(node.inputs[1], query.operand(node, 2))
         elif node.op_type == "DequantizeLinear" and node.inputs[0] is not None and node.inputs[1] is not None:
-            self.numbers.setdefault(node.inputs[0], ScaleAndZero(node.inputs[1], _third(node)))
+            self.numbers.setdefault(node.inputs[0], ScaleAndZero(node.inputs[1], query.operand(node, 2)))
         elif node.op_type == "DynamicQuantizeLinear":
             self.numbers[node.outputs[0]] = ScaleAndZero(node.outputs[1], node.outputs[2])
 
@@ -130,10 +130,6 @@ class SignalView:
                 for v in unit.outputs
             )
         )
-
-
-def _third(node: ir.Node) -> ir.Value | None:
-    return node.inputs[2] if len(node.inputs) > 2 else None
 
 
 def _dequantized(value: ir.Value) -> bool:

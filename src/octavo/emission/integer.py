@@ -24,6 +24,7 @@ from octavo.emission.operands import Quantized, operands_of
 from octavo.emission.output_format import OutputFormat
 from octavo.emission.writer import NodeChain, Writer
 from octavo.errors import TableError
+from octavo.model.graph import query
 from octavo.model.graph.edit import share_attributes
 from octavo.model.graph.query import attribute, constant, rank
 from octavo.ops import Lowering, rule_of
@@ -167,7 +168,7 @@ class _Line(NodeChain):
         if alpha != 1.0:
             factor = self.w.constant(self.base + "_alpha", np.asarray(alpha, np.float32))
             last = self.node("Mul", [last, factor], "_times_alpha")
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        bias = query.operand(node, 2)
         if bias is not None:
             self.node("Add", [last, self._along_channels(bias)], "_biased")
         self.w.replace_node(node, self.new)

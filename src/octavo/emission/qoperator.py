@@ -19,6 +19,7 @@ from octavo.emission.operands import Quantized, operands_of
 from octavo.emission.output_format import OutputFormat
 from octavo.emission.writer import Writer
 from octavo.errors import TableError
+from octavo.model.graph import query
 from octavo.model.graph.edit import prepend
 from octavo.model.graph.query import opset
 from octavo.ops import MATMUL_TO_FLOAT, REMOVED, Lowering, rule_of
@@ -136,7 +137,7 @@ class Emitter:
             node.replace_input_with(index, None)
 
     def _padding(self, node: ir.Node, index: int) -> ir.Value | None:
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = query.operand(node, index)
         if value is None or Key(_name(value), node.name) not in self.plan.entries:
             return None
         return self._integers(node, index).integers

@@ -61,7 +61,7 @@ def write(writer: Writer, node: ir.Node) -> None:
 
 
 def _key(node: ir.Node, index: int) -> Key:
-    value = node.inputs[index] if index < len(node.inputs) else None
+    value = query.operand(node, index)
     return Key(value.name or "" if value is not None else "", node.name)
 
 

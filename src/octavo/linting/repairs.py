@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.linting.findings import Repair
+from octavo.model.graph import query
 from octavo.model.graph.edit import Editor
 
 Array = npt.NDArray[Any]
@@ -38,7 +39,7 @@ def shift(conversions: list[ir.Node], offset: int, dtype: npt.DTypeLike) -> Repa
         for node in conversions:
             if node.graph is None:
                 return
-            old = node.inputs[2] if len(node.inputs) > 2 else None
+            old = query.operand(node, 2)
             given = old.const_value if old is not None else None
             zero = given.numpy().astype(np.int64) if given is not None else _zeros(node)
             put(edit, node, 2, f"{node.name}_zero_point", (zero + offset).astype(dtype))
@@ -65,7 +66,7 @@ def shift_stored(node: ir.Node, index: int, zero_index: int, offset: int, dtype:
         content = value.const_value.numpy()
         if content.dtype == np.dtype(dtype):
             return
-        old = node.inputs[zero_index] if len(node.inputs) > zero_index else None
+        old = query.operand(node, zero_index)
         zero = old.const_value.numpy().astype(np.int64) if old is not None and old.const_value else None
         if zero is None:
             zero = _zeros(node) if node.op_type == "DequantizeLinear" else np.zeros((), np.int64)

@@ -139,20 +139,16 @@ class LintedModel:
         return self._params[node]
 
 
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
 def _filled(found: Array | None) -> Array | None:
     """Return an array with elements; one without says nothing, and the runtime refuses it."""
     return found if found is not None and found.size else None
 
 
 def _params(node: ir.Node) -> Params:
-    scale, zero = (_filled(query.array(_input(node, index))) for index in (1, 2))
-    kind = query.element_type(_input(node, 2))
+    scale, zero = (_filled(query.array(query.operand(node, index))) for index in (1, 2))
+    kind = query.element_type(query.operand(node, 2))
     if kind is None and is_dq(node):
-        kind = query.element_type(_input(node, 0))
+        kind = query.element_type(query.operand(node, 0))
     if kind is None and is_q(node):
         kind = ir.DataType(int(query.attribute(node, "output_dtype", 0) or ir.DataType.UINT8))
     return Params(
@@ -178,7 +174,7 @@ def _product(node: ir.Node) -> Product | None:
             if bias is not None and query.element_type(bias.inputs[0]) is ir.DataType.INT32:
                 return Product(node, x, w, bias, add)
         return Product(node, x, w, None, node)
-    return Product(node, x, w, dq_of(_input(node, 2)), node)
+    return Product(node, x, w, dq_of(query.operand(node, 2)), node)
 
 
 def channel_axis(node: ir.Node) -> int | None:

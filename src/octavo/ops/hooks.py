@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from octavo.model.graph import query
 from octavo.model.graph.operators import CONVERSIONS
 from octavo.model.graph.query import array, attribute, constant, is_op, rank, scalar, shape
-
-
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def is_gate(node: ir.Node) -> bool:
@@ -51,7 +48,7 @@ def refuse_gemm(node: ir.Node) -> str | None:
     """Gemm's weight has to be a matrix and beta 1: integer kernels do not scale the bias."""
     if rank(node.inputs[1]) not in (2, None):
         return f"its weight has {rank(node.inputs[1])} dimensions and is not a matrix"
-    if _input(node, 2) is not None and attribute(node, "beta", 1.0) != 1.0:
+    if query.operand(node, 2) is not None and attribute(node, "beta", 1.0) != 1.0:
         return f"beta is {attribute(node, 'beta', 1.0)}, and integer kernels do not scale the bias"
     return None
 
@@ -72,7 +69,7 @@ def unfused_matmul(node: ir.Node) -> str | None:
 
 def refuse_bias(node: ir.Node) -> str | None:
     """A bias becomes int32, so that it and the weight have to be constant."""
-    bias = _input(node, 2)
+    bias = query.operand(node, 2)
     if bias is None:
         return None
     if constant(bias) is None:
@@ -90,7 +87,7 @@ def refuse_bias(node: ir.Node) -> str | None:
 def refuse_gemm_bias(node: ir.Node) -> str | None:
     """A bias becomes int32, so that it has to be constant with one value per channel, and alpha 1."""
     reason = refuse_bias(node)
-    bias = _input(node, 2)
+    bias = query.operand(node, 2)
     if bias is None or reason is not None:
         return reason
     if attribute(node, "alpha", 1.0) != 1.0:
@@ -102,9 +99,9 @@ def refuse_gemm_bias(node: ir.Node) -> str | None:
 
 def refuse_attention(node: ir.Node) -> str | None:
     """QAttention needs a bias, and takes none on the scores, nor other sizes for q, k and v."""
-    if _input(node, 2) is None:
+    if query.operand(node, 2) is None:
         return "QAttention needs a bias, and it has none"
-    if _input(node, 5) is not None or _input(node, 6) is not None:
+    if query.operand(node, 5) is not None or query.operand(node, 6) is not None:
         return "QAttention has no input for a bias on the scores or the length of the past"
     other = [name for name in ("qkv_hidden_sizes", "rotary_embedding_dim") if attribute(node, name)]
     return f"QAttention has no attribute {other[0]}" if other else None
@@ -124,7 +121,7 @@ def refuse_pad(node: ir.Node) -> str | None:
     """A constant fill has to be zero, which every range can represent."""
     if attribute(node, "mode", "constant") != "constant":
         return None
-    fill = _input(node, 2)
+    fill = query.operand(node, 2)
     if fill is None or scalar(fill) == 0.0:
         return None
     return "its fill value is not zero and may lie outside of the quantized range"
@@ -149,7 +146,7 @@ def refuse_embed(node: ir.Node) -> str | None:
     tables = [t for t in node.inputs[2:7] if t is not None]
     if any(constant(t) is None for t in tables):
         return "one of its tables is not constant"
-    if _input(node, 8) is not None or (len(node.outputs) > 2 and node.outputs[2].name):
+    if query.operand(node, 8) is not None or (len(node.outputs) > 2 and node.outputs[2].name):
         return "QEmbedLayerNormalization neither takes positions nor returns the sum"
     return None
 
@@ -160,7 +157,7 @@ def clamp_bounds(node: ir.Node) -> tuple[float, float] | None:
         return 0.0, float("inf")
     bounds = [float("-inf"), float("inf")]
     for i, name in ((1, "min"), (2, "max")):
-        bound = node.inputs[i] if i < len(node.inputs) else None
+        bound = query.operand(node, i)
         if bound is not None:
             value = array(bound, limit=1)
             if value is None or value.size != 1:

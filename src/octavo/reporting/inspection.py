@@ -139,7 +139,7 @@ def _type_name(kind: ir.DataType | None) -> str:
 
 def _weight(node: ir.Node, index: int, scale: int | None, found: dict[str, str]) -> None:
     """Note the quantized constant that a node reads at ``index``, with the granularity of its scales."""
-    value = node.inputs[index] if index < len(node.inputs) else None
+    value = query.operand(node, index)
     while value is not None and query.is_op(producer := value.producer(), *_ALIASES):
         value = producer.inputs[0] if producer is not None and producer.inputs else None
     tensor = query.constant(value)

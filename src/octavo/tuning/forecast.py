@@ -68,7 +68,7 @@ def weight_products(model: ir.Model, plan: Plan) -> float:
     """Return N · K² of all quantized layers, the work of going through their weights."""
     found = 0.0
     for node in query.nodes(model):
-        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        weight = query.operand(node, 1)
         if node.name not in plan.nodes or weight is None or weight.const_value is None:
             continue
         shape = weight.const_value.shape.numpy()

@@ -194,7 +194,7 @@ def _fitting(found: Layer | str) -> Layer | str:
 
 
 def _conv(node: ir.Node, weight: ir.Value) -> Layer | str:
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = query.operand(node, 2)
     if bias is not None and query.constant(bias) is None:
         return "its bias is computed"
     dims, groups = query.static_shape(weight) or (), int(query.attribute(node, "group", 1))
@@ -204,7 +204,7 @@ def _conv(node: ir.Node, weight: ir.Value) -> Layer | str:
 
 
 def _gemm(node: ir.Node, weight: ir.Value) -> Layer | str:
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = query.operand(node, 2)
     if query.attribute(node, "transA", 0) or query.attribute(node, "alpha", 1.0) != 1.0:
         return "it transposes or scales its input"
     if bias is not None:

@@ -29,7 +29,7 @@ def computed(view: LintedModel) -> Iterator[Fault]:
     """A conversion has to have constant parameters to be fused."""
     for node in view.conversions:
         for index, what in ((1, "scale"), (2, "zero point")):
-            value = node.inputs[index] if len(node.inputs) > index else None
+            value = query.operand(node, index)
             producer = value.producer() if value is not None else None
             dynamic = producer is not None and producer.op_type == "DynamicQuantizeLinear"
             if value is not None and query.constant(value) is None and not dynamic:
@@ -64,7 +64,7 @@ def bad_scale(view: LintedModel) -> Iterator[Fault]:
 def zero_type(view: LintedModel) -> Iterator[Fault]:
     """Zero point and integers have one type."""
     for node in view.dequantizers:
-        zero = node.inputs[2] if len(node.inputs) > 2 else None
+        zero = query.operand(node, 2)
         kinds = [query.element_type(value) for value in (node.inputs[0], zero)]
         if zero is not None and None not in kinds and kinds[0] != kinds[1]:
             yield Fault(

@@ -125,7 +125,7 @@ def _through(line: _Line, steps: Sequence[ir.Node]) -> _Line | None:
 
 def _bound(node: ir.Node, index: int, name: str, default: float) -> Array:
     """Return a bound of a Clip: an input, or, before opset 11, an attribute; NaN where it is computed."""
-    value = node.inputs[index] if index < len(node.inputs) else None
+    value = query.operand(node, index)
     if value is None:
         return np.asarray(query.attribute(node, name, default), np.float64)
     found = query.array(value, limit=_MAX_CHANNELS)

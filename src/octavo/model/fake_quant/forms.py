@@ -272,7 +272,7 @@ def stored(node: ir.Node) -> FakeQuant | None:
 def _limits(clip: ir.Node, params: QParams) -> tuple[int, int] | None:
     found = [params.qtype.qmin, params.qtype.qmax]
     for index in (1, 2):
-        bound = clip.inputs[index] if index < len(clip.inputs) else None
+        bound = query.operand(clip, index)
         if bound is not None:
             number = query.scalar(bound)
             if number is None:
@@ -286,7 +286,7 @@ def linear_parameters(node: ir.Node) -> QParams | None:
     scale = query.array(node.inputs[1], limit=_MAX_SCALES) if len(node.inputs) > 1 else None
     if scale is None or not usable(scale):
         return None
-    given = node.inputs[2] if len(node.inputs) > 2 else None
+    given = query.operand(node, 2)
     zero: Array | None = np.zeros(scale.shape, np.uint8)
     kind = qtypes.from_onnx(int(_type_without_zero(node)))
     if given is not None:

@@ -179,6 +179,11 @@ def is_float(value: ir.Value | None) -> bool:
     return element_type(value) in FLOATS
 
 
+def operand(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input of a node; None where it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
 def readers(value: ir.Value) -> list[ir.Node]:
     """Return the nodes that read a value, each once, as they were connected; also those in subgraphs."""
     return list(value.consumers())

@@ -87,10 +87,6 @@ def _element(node: ir.Node) -> Any:
     return dtype.numpy()
 
 
-def _given(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
 _REDUCTIONS = (
     "ReduceMax", "ReduceMin", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
     "ReduceLogSumExp", "ReduceSumSquare",
@@ -161,7 +157,7 @@ def _pad_11(edit: Editor, node: ir.Node) -> None:
 @_adapts(11, "Resize")
 def _resize_11(edit: Editor, node: ir.Node) -> None:
     """Say what opset 10 meant: coordinates are ``out / scale``, nearest is down, and up to shrink."""
-    scales = _given(node, 1)
+    scales = query.operand(node, 1)
     if scales is None:
         raise _refuse(node, "it has no scales", 11)
     factors = query.array(scales)
@@ -182,7 +178,7 @@ def _resize_13(edit: Editor, node: ir.Node) -> None:
     if query.attribute(node, "coordinate_transformation_mode", "") == "tf_half_pixel_for_nn":
         raise _refuse(node, "the mode tf_half_pixel_for_nn has no successor", 13)
     for index in (1, 2):
-        content = query.array(_given(node, index))
+        content = query.array(query.operand(node, index))
         if content is not None and content.size == 0:
             node.replace_input_with(index, None)
 
@@ -224,7 +220,7 @@ def _flattened(edit: Editor, node: ir.Node, axis: int) -> None:
 
 @_adapts(18, "Split")
 def _split_18(edit: Editor, node: ir.Node) -> None:
-    if _given(node, 1) is None:
+    if query.operand(node, 1) is None:
         _set(node, num_outputs=len(node.outputs))
 
 

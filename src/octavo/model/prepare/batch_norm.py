@@ -172,7 +172,7 @@ def _rewrite(edit: Editor, like: ir.Value | None, *changes: tuple[ir.Node, int, 
 
 def _set_input(edit: Editor, node: ir.Node, index: int, array: npt.NDArray[Any]) -> None:
     """Replace a constant: in place where nothing else reads the old one, else beside it."""
-    old = node.inputs[index] if index < len(node.inputs) else None
+    old = query.operand(node, index)
     if old is not None and old.is_initializer() and len(old.uses()) == 1 and not old.is_graph_output():
         set_constant(old, array)
         return

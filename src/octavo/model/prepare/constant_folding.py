@@ -269,7 +269,7 @@ def _does_nothing(node: ir.Node) -> bool:
         case "Identity":
             return True
         case "Dropout":
-            training = node.inputs[2] if len(node.inputs) > 2 else None
+            training = query.operand(node, 2)
             if training is not None and query.scalar(training) != 0:
                 return False
             return not any(value.uses() or value.is_graph_output() for value in node.outputs[1:])

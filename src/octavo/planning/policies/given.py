@@ -57,7 +57,7 @@ class GivenPolicy(Policy):
         """Quantize an operator by the parameters of its input and output."""
         lowering, state = rule.lowerings.get(self.style), self.state
         x, w, y = node.inputs[0], node.inputs[1], node.outputs[0]
-        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        bias = query.operand(node, 2)
         if lowering is None or x is None or w is None or not (query.is_float(x) and query.is_float(w)):
             return no_lowering(self.style)
         whole = self.style is Style.QOPERATOR

@@ -110,7 +110,7 @@ class ListedPolicy(Policy, abc.ABC):
 
     def bias(self, node: ir.Node) -> None:
         """Make the constant bias of a layer int32, where its input and its weight are quantized."""
-        value = node.inputs[2] if len(node.inputs) > 2 else None
+        value = query.operand(node, 2)
         if value is None or not is_stored(value) or not self.may(value) or not biases.are_int32(self.recipe):
             return
         if not all(self.state.is_quantized(v) for v in node.inputs[:2]):
@@ -291,7 +291,7 @@ class ListedPairs(ListedPolicy):
 
     def _pad(self, node: ir.Node) -> str | None:
         self.activation(node.inputs[0])
-        fill = node.inputs[2] if len(node.inputs) > 2 else None
+        fill = query.operand(node, 2)
         if fill is None or query.attribute(node, "mode", "constant") != "constant":
             return self._moved(node)
         reason = None

@@ -100,7 +100,7 @@ class ListedIntegers(ListedPolicy):
 
     def _operands(self, node: ir.Node, rule: OpRule, constant: bool) -> str | None:
         """Return why the operands of a linear operator do not suit its integer operator."""
-        static, bias = self.recipe.is_static, node.inputs[2] if len(node.inputs) > 2 else None
+        static, bias = self.recipe.is_static, query.operand(node, 2)
         if not constant and rule.is_matrix_product:
             if self.listing.constant_weights_only or (rule.has_bias and not static):
                 return _COMPUTED

@@ -296,7 +296,7 @@ def _is_plain(node: ir.Node, columns: int) -> bool:
     """Whether a product is one that MatMulNBits computes: of a Gemm, with a bias for each column at most."""
     if node.op_type != "Gemm":
         return True
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = query.operand(node, 2)
     factors = (query.attribute(node, "alpha", 1.0), query.attribute(node, "beta", 1.0))
     return (
         not query.attribute(node, "transA", 0)
