@@ -10,7 +10,7 @@ import octavo
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import models
-from octavo.comparison import compare
+from octavo.comparison.comparing import compare
 from octavo.data.readers.random_samples import random_data
 from octavo.errors import OctavoError
 from octavo.evaluation import evaluate

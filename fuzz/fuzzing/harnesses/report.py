@@ -14,7 +14,7 @@ import octavo
 from fuzzing import guard
 from fuzzing import seeds as made
 from fuzzing.mutations import tree
-from octavo.comparison import compare
+from octavo.comparison.comparing import compare
 from octavo.errors import OctavoError
 from octavo.evaluation import bench
 from octavo.reporting.html import details, report, sides, verdict
