@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,12 +13,12 @@ import pytest
 from decoders import SHAPES, VOCABULARY, WIDTH, ids, merged_decoder, primitive_decoder, weights
 
 import octavo
+from octavo.core.budget import Priced, choose
 from octavo.core.plan import Key, Plan, Shared
 from octavo.data.decoder import Decoder
 from octavo.errors import DataError, RecipeError
 from octavo.model.files import io
 from octavo.model.runtime.session import Session
-from octavo.pipeline.mixed_bits import Priced, choose
 
 
 def feeds(proto: onnx.ModelProto, count: int = 6) -> list[dict[str, np.ndarray]]:
@@ -247,6 +248,27 @@ def test_bits_by_sensitivity_move_predictions_less_at_the_same_bytes() -> None:
     assert io.to_proto(again.model).graph == io.to_proto(mixed.model).graph
     more = octavo.quantize(proto, data, weights="int4", accuracy_level=0, bits=6)
     assert matrix_bytes(uniform) < matrix_bytes(more) <= 1.45 * matrix_bytes(uniform)
+
+
+@pytest.mark.parametrize("make", [primitive_decoder, merged_decoder])
+@pytest.mark.parametrize("size", [0.18, 0.22])
+def test_a_size_is_kept_and_predictions_move_less_where_it_is_larger(make: Any, size: float) -> None:
+    proto = make()
+    data = feeds(proto)
+    result = octavo.quantize(proto, data, size=size, algorithm="importance")
+    assert 0.93 * size < result.bytes / result.float_bytes < 1.005 * size
+    larger = octavo.quantize(proto, data, size=size + 0.05, algorithm="importance")
+    reference = logits(io.load(proto), data[0])
+    apart = [divergence(logits(one.model, data[0]), reference) for one in (result, larger)]
+    assert apart[1] < apart[0] < 0.3
+
+
+def test_a_size_that_can_not_be_reached_says_which_can() -> None:
+    proto = primitive_decoder()
+    with pytest.raises(RecipeError, match=r"with 2 bits in every layer the weights take 0\.1"):
+        octavo.quantize(proto, feeds(proto), size=0.05)
+    with pytest.raises(RecipeError, match="leave one of them out"):
+        octavo.quantize(proto, feeds(proto), size=0.2, bits=4)
 
 
 def test_bits_by_sensitivity_need_data_that_can_be_read_again() -> None:

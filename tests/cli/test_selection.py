@@ -94,3 +94,11 @@ def test_op_types_are_a_list() -> None:
     assert recipe().op_types is None
     with pytest.raises(RecipeError, match="no op type"):
         recipe("--op-types", ",")
+
+
+def test_a_size_with_one_number_and_an_x_is_one_of_weights() -> None:
+    options = parse(["quantize", "m.onnx", "--size", "0.2x"])
+    assert (options.size, changes_of(options)["size"]) == (None, 0.2)
+    options = parse(["quantize", "m.onnx", "--size", "224x160"])
+    assert options.size == (224, 160)
+    assert "size" not in changes_of(options)

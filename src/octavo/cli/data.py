@@ -39,8 +39,8 @@ def add_stride(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> Non
     )
 
 
-def add_data(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """Add the flags of data."""
+def add_data(parser: argparse.ArgumentParser, *, required: bool = False, weights: bool = False) -> None:
+    """Add the flags of data; ``weights``: the size of images may be one of weights instead."""
     group = parser.add_argument_group("data")
     group.add_argument(
         "--data",
@@ -59,7 +59,14 @@ def add_data(parser: argparse.ArgumentParser, *, required: bool = False) -> None
         help=f"how an image becomes an input: {', '.join(PRESET_NAMES)}, or module:function",
     )
     group.add_argument(
-        "--size", metavar="WxH", type=_size, help="size of images (default: the model's, or the preset's)"
+        "--size",
+        metavar="WxH",
+        type=_size if not weights else _size_or_share,
+        action=_Size,
+        help="size of images (default: the model's, or the preset's)"
+        + (
+            "; or of all weights in blocks, as 0.2x: 2, 4 or 8 bits a layer as with --bits" if weights else ""
+        ),
     )
     group.add_argument(
         "--scale", metavar="X", type=float, help="divide the values of arrays by this, such as 255"
@@ -106,6 +113,20 @@ def count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is too few; give 1 or more")
     return value
+
+
+class _Size(argparse.Action):
+    """Keep a size of images apart from one of weights."""
+
+    def __call__(
+        self, _: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        setattr(namespace, "size" if isinstance(values, tuple) else "share", values)
+
+
+def _size_or_share(text: str) -> tuple[int, int] | float:
+    plain = text.lower().rstrip("x×")
+    return float(plain) if re.fullmatch(r"0?\.\d+", plain) else _size(text)
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -45,7 +45,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="where the quantized model goes (default: MODEL.int8.onnx)"
     )
-    add_data(parser)
+    add_data(parser, weights=True)
     add_selection(parser)
     more = parser.add_argument_group("more")
     more.add_argument(

@@ -11,7 +11,8 @@ PRESET_NAMES = ("W8A8", "W8A16", "W8", "W4", "W4A16", "FP8")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the flags to a parser."""
+    """Add the flags to a parser; the size of weights is beside that of images (:mod:`.data`)."""
+    parser.set_defaults(share=None)
     what = parser.add_argument_group("what to quantize")
     what.add_argument(
         "--exclude",
@@ -151,7 +152,8 @@ def _pair(text: str) -> tuple[str, str]:
 def flags_of(options: argparse.Namespace) -> list[str]:
     """Return the flags that were given of those that say what to quantize and how."""
     names = ("recipe", "dynamic", *_CHANGES, "layer", "op_types", "exclude", "include")
-    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+    return [*given, "--size"] if options.share is not None else given
 
 
 def changes_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -163,6 +165,8 @@ def changes_of(options: argparse.Namespace) -> dict[str, Any]:
         found["float_type"] = found.pop("float")
     if "symmetric" in found:
         found["symmetric"] = found["symmetric"] == "yes"
+    if options.share is not None:
+        found["size"] = options.share
     if options.layer:
         found["layers"] = dict(_pair(text) for text in options.layer)
     if options.dynamic:

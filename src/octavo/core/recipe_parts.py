@@ -104,13 +104,23 @@ class WeightOnly:
     whole_columns: bool = False  # QDQ: a block is all that one output is computed from
     layers: tuple[LayerWeights, ...] = ()
     average_bits: float | None = None  # layers get 2, 4 or 8 bits by their sensitivity, so many on average
+    size: float | None = None  # the same, so that all weights take this part of float's bytes
 
     def __post_init__(self) -> None:
         set_tuple(self, "layers")
         if self.average_bits is not None and not 2 <= self.average_bits <= 8:
             raise RecipeError(f"Weights have 2 to 8 bits on average, not {self.average_bits:g}.")
+        if self.size is not None and not 0 < self.size < 1:
+            raise RecipeError(f"size is a part of float's bytes, between 0 and 1, not {self.size:g}.")
+        if self.size is not None and self.average_bits is not None:
+            raise RecipeError("size and bits both say how large weights may be; leave one of them out.")
         if self.accuracy_level not in range(5):
             raise RecipeError(f"accuracy_level is 0, 1, 2, 3 or 4, not {self.accuracy_level}.")
+
+    @property
+    def by_sensitivity(self) -> bool:
+        """Whether layers get bits of their own, by measurements."""
+        return self.average_bits is not None or self.size is not None
 
 
 @dataclass(frozen=True)

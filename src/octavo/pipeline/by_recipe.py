@@ -83,8 +83,8 @@ def quantize(
         if steps.of_phase(Phase.PLAN):
             found, made, steps = plan_steps(made, found, run, steps)
             refuse_nothing(model, made.plan)
-    if recipe.weight_only.average_bits is not None and recipe.is_weight_only:
-        made = _with_widths(made, found, data, run)
+    if recipe.weight_only.by_sensitivity and recipe.is_weight_only:
+        made = _with_widths(made, found, data, subject.float_bytes, run)
         recipe = made.recipe
         steps = replace(steps, recipe=recipe)
     if found is not None:
@@ -154,7 +154,7 @@ def _measured(
     return found, made.noting(_RANDOM) if given is not data else made
 
 
-def _with_widths(made: Planned, found: Calibrated | None, data: Any, run: Run) -> Planned:
+def _with_widths(made: Planned, found: Calibrated | None, data: Any, float_bytes: int, run: Run) -> Planned:
     """Give each layer its bits by its sensitivity, measured on the samples."""
     samples = found.samples if found is not None else None
     if samples is None and data is not None:
@@ -162,7 +162,7 @@ def _with_widths(made: Planned, found: Calibrated | None, data: Any, run: Run) -
     inputs = inputs_of(made.model, made.plan, found.probes) if found is not None else {}
     from octavo.pipeline.mixed_bits import with_widths  # slow to import, and seldom needed
 
-    return with_widths(made, inputs, samples, run.progress)
+    return with_widths(made, inputs, samples, float_bytes, run.progress)
 
 
 def carry_out(source: io.ModelSource | PreparedModel, data: Any, plan: Plan, run: Run) -> Result:

@@ -1,4 +1,4 @@
-"""Bits by sensitivity: under a budget of bytes, layers get 2, 4 or 8 bits and blocks of two sizes.
+"""Bits by sensitivity: within a budget of bytes, layers get 2, 4 or 8 bits and blocks of two sizes.
 
 A layer's sensitivity is measured: with its weight alone rounded, how far do the model's predictions move (the
 KL divergence from float's on a few samples)? Divergences of small errors add up over layers, and grow with
@@ -12,7 +12,6 @@ than the base width everywhere. The model is loaded once, with its weights as in
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections import Counter
@@ -26,8 +25,9 @@ import onnx_ir as ir
 
 from octavo.algorithms.weights.registry import algorithm
 from octavo.core.blocks import BlockScheme
+from octavo.core.budget import Priced, choose
 from octavo.core.granularity import PerBlock
-from octavo.core.plan import Constant, Key
+from octavo.core.plan import Constant, Key, Shared
 from octavo.core.qtypes import qtype
 from octavo.core.recipe import LayerWeights
 from octavo.core.scheme import Scheme
@@ -38,69 +38,7 @@ from octavo.pipeline.plan import Planned
 from octavo.planning.resolve import weight_array
 from octavo.planning.weights import weight_of
 
-# ---- Which of several sizes each of many things gets, so that all of them lose the least within a budget
-
-
-@dataclass(frozen=True)
-class Priced:
-    """One size of one thing: its bytes, and what is lost with it."""
-
-    bytes: float
-    loss: float
-
-
-def choose(things: Sequence[Sequence[Priced]], budget: float) -> list[int]:
-    """Return the index of the size of each thing.
-
-    Everything begins with its cheapest size; steps to a larger one are taken in the order of what a byte
-    gains, as long as they fit. Sizes above the convex hull are never better than a mix of their neighbours.
-    Where the cheapest sizes are beyond the budget already, they are the answer.
-    """
-    hulls = [_hull(sizes) for sizes in things]
-    at = [0] * len(things)
-    spent = sum(sizes[hull[0]].bytes for sizes, hull in zip(things, hulls, strict=True))
-    waiting: list[tuple[float, int]] = []
-
-    def offer(index: int) -> None:
-        sizes, hull, here = things[index], hulls[index], at[index]
-        if here + 1 < len(hull):
-            now, after = sizes[hull[here]], sizes[hull[here + 1]]
-            heapq.heappush(waiting, (-(now.loss - after.loss) / (after.bytes - now.bytes), index))
-
-    for index in range(len(things)):
-        offer(index)
-    while waiting:
-        _, index = heapq.heappop(waiting)
-        sizes, hull = things[index], hulls[index]
-        more = sizes[hull[at[index] + 1]].bytes - sizes[hull[at[index]]].bytes
-        if spent + more > budget:
-            continue
-        spent += more
-        at[index] += 1
-        offer(index)
-    return [hull[here] for hull, here in zip(hulls, at, strict=True)]
-
-
-def _hull(sizes: Sequence[Priced]) -> list[int]:
-    """Return the sizes of the lower convex hull of loss over bytes, the cheapest first."""
-    order = sorted(range(len(sizes)), key=lambda i: (sizes[i].bytes, sizes[i].loss))
-    hull: list[int] = []
-    for index in order:
-        if hull and sizes[index].loss >= sizes[hull[-1]].loss:
-            continue
-        while len(hull) > 1 and _slope(sizes, hull[-2], hull[-1]) <= _slope(sizes, hull[-2], index):
-            hull.pop()
-        hull.append(index)
-    return hull
-
-
-def _slope(sizes: Sequence[Priced], one: int, other: int) -> float:
-    """Return what a byte more gains between two sizes."""
-    return (sizes[one].loss - sizes[other].loss) / (sizes[other].bytes - sizes[one].bytes)
-
-
 Array = npt.NDArray[Any]
-MIN_BITS, MAX_BITS = 2.0, 8.0  # bits on average
 _POSITIONS = 256  # predictions that sensitivities are measured on
 _ROWS = 256  # of a weight, from all over, that its error is measured on
 _LARGEST_BLOCK = 256
@@ -121,6 +59,7 @@ class _Layer:
     origin: ir.Value  # the initializer
     value: ir.Value  # the same as the layer reads it
     inputs: Array | None
+    readers: tuple[str, ...] = ()  # the nodes that read the weight in this way
 
     def rows(self) -> Array:
         """Return the weight as rows of what one output is computed from."""
@@ -156,13 +95,11 @@ def with_widths(
     planned: Planned,
     inputs: Mapping[Key, Array],
     samples: Any,
+    float_bytes: int,
     progress: Callable[[str, int, int | None], None],
 ) -> Planned:
     """Plan again with a width for each layer; the plan's notes say what came of it."""
     recipe = planned.recipe
-    average = recipe.weight_only.average_bits
-    if average is None:
-        return planned
     if samples is None:
         raise DataError("Bits by sensitivity are measured on calibration data; pass some.")
     if not samples.can_repeat:
@@ -179,13 +116,68 @@ def with_widths(
     for number, layer in enumerate(layers):
         progress("sensitivity", number, len(layers))
         prices.append(_priced(layer, base, widths, meter))
-    budget = sum(_bytes(layer, replace(base, bits=1), average, base.bits) for layer in layers)
+    budget = _budget(planned, layers, prices, base, float_bytes)
     chosen = [widths[index] for index in choose(prices, budget)]
-    uniform = meter.apart({layer.key: base for layer in layers})
+    fitting = [i for i in range(len(widths)) if sum(sizes[i].bytes for sizes in prices) <= budget]
+    even = widths[fitting[-1]] if fitting else base
+    uniform = meter.apart({layer.key: even for layer in layers})
     mixed = meter.apart(dict(zip((layer.key for layer in layers), chosen, strict=True)))
-    if mixed >= uniform and average >= base.bits:
-        chosen, mixed = [base] * len(layers), uniform
-    return _by(planned, layers, chosen, base, (mixed, uniform))
+    if mixed >= uniform and fitting:
+        chosen, mixed = [even] * len(layers), uniform
+    return _by(planned, layers, chosen, base, f"{mixed:.4f}, with {even.bits} bits everywhere {uniform:.4f}")
+
+
+def _budget(
+    planned: Planned,
+    layers: Sequence[_Layer],
+    prices: Sequence[Sequence[Priced]],
+    base: _Width,
+    float_bytes: int,
+) -> float:
+    """Return the bytes that the layers may take together."""
+    options = planned.recipe.weight_only
+    if options.size is None:
+        average = options.average_bits or base.bits
+        return sum(_bytes(layer, replace(base, bits=1), average, base.bits) for layer in layers)
+    others = _bytes_of_others(planned, {reader for layer in layers for reader in layer.readers})
+    least = sum(min(size.bytes for size in sizes) for sizes in prices)
+    if others + least > options.size * float_bytes:
+        raise RecipeError(
+            f"size: {options.size:g} × float can't be reached: with 2 bits in every layer the weights take"
+            f" {(others + least) / float_bytes:.2f} ×; give a larger size, or fewer bits of head and"
+            " embeddings."
+        )
+    return options.size * float_bytes - others
+
+
+def _bytes_of_others(planned: Planned, own: set[str]) -> float:
+    """Return the bytes of all weights but those that these nodes read, as they are going to be written."""
+    tensors = [value for graph in query.graphs(planned.model) for value in query.initializers(graph).values()]
+    values = {value.name: value for node in query.nodes(planned.model) for value in node.inputs if value}
+    readers: Counter[str] = Counter()
+    total, known = 0.0, set()
+    for key, entry in planned.plan.entries.items():
+        source = weight_of(values.get(key.tensor))
+        if source is None or not isinstance(entry, Constant | Shared):
+            continue
+        readers[source[0].name or ""] += 1
+        if isinstance(entry, Constant) and key.consumer not in own and (source, entry) not in known:
+            known.add((source, entry))
+            total += _stored(_Layer(key, entry, source[0], values[key.tensor], None))
+    for value in tensors:
+        behind = [node for node, _ in value.uses() if query.is_op(node, "Transpose")]
+        uses = len(value.uses()) - len(behind) + sum(len(node.outputs[0].uses()) for node in behind)
+        if value.const_value is not None and uses > readers[value.name or ""]:
+            total += value.const_value.nbytes
+    return total
+
+
+def _stored(layer: _Layer) -> float:
+    """Return the bytes of a weight as its entry of the plan says."""
+    grain, bits = layer.entry.scheme.granularity, layer.entry.scheme.qtype.bits
+    if isinstance(grain, PerBlock):
+        return _bytes(layer, _Width(bits, grain.size), bits, bits)
+    return weight_array(layer.value).size * bits / 8
 
 
 def _order(width: _Width) -> tuple[int, int]:
@@ -199,7 +191,11 @@ def _wider(base: _Width) -> Iterator[_Width]:
 
 
 def _layers(planned: Planned, inputs: Mapping[Key, Array]) -> Iterator[_Layer]:
-    """Yield the layers that have the recipe's own width; those with settings of their own keep them."""
+    """Yield the layers that have the recipe's own width; those with settings of their own keep them.
+
+    Layers that read one weight alike are one.
+    """
+    found: dict[object, _Layer] = {}
     scheme = planned.recipe.weights
     values = {value.name: value for node in query.nodes(planned.model) for value in node.inputs if value}
     size = scheme.granularity.size if isinstance(scheme.granularity, PerBlock) else 0
@@ -212,7 +208,10 @@ def _layers(planned: Planned, inputs: Mapping[Key, Array]) -> Iterator[_Layer]:
         value = values[key.tensor]
         source = weight_of(value)
         if same and isinstance(grain, PerBlock) and grain.size == size and source is not None:
-            yield _Layer(key, entry, source[0], value, inputs.get(key))
+            layer = _Layer(key, entry, source[0], value, inputs.get(key))
+            first = found.setdefault((source, entry), layer)
+            found[source, entry] = replace(first, readers=(*first.readers, key.consumer or ""))
+    yield from found.values()
 
 
 def _priced(layer: _Layer, base: _Width, widths: Sequence[_Width], meter: _Meter) -> list[Priced]:
@@ -245,22 +244,20 @@ def _by(
     layers: Sequence[_Layer],
     chosen: Sequence[_Width],
     base: _Width,
-    divergence: tuple[float, float],
+    divergence: str,
 ) -> Planned:
     """Plan again with these widths, and note them."""
     options = planned.recipe.weight_only
     own = tuple(
-        LayerWeights(layer.key.consumer or "", _kind(layer.entry.scheme, width.bits), width.block)
+        LayerWeights(reader, _kind(layer.entry.scheme, width.bits), width.block)
         for layer, width in zip(layers, chosen, strict=True)
+        for reader in layer.readers
         if width != base
     )
-    options = replace(options, layers=(*options.layers, *own), average_bits=None)
+    options = replace(options, layers=(*options.layers, *own), average_bits=None, size=None)
     counts = Counter(f"{width.bits} bits in blocks of {width.block}" for width in chosen)
     listed = ", ".join(f"{count} × {text}" for text, count in sorted(counts.items()))
-    note = (
-        f"bits by sensitivity: {listed}; KL divergence on the samples {divergence[0]:.4f}, with {base.bits}"
-        f" bits everywhere {divergence[1]:.4f}"
-    )
+    note = f"bits by sensitivity: {listed}; KL divergence on the samples {divergence}"
     return planned.by(planned.recipe.but(weight_only=options)).noting(note)
 
 

@@ -65,6 +65,7 @@ class Changes(TypedDict, total=False):
     include       patterns of nodes: quantize these and no others
     exclude       patterns of nodes that stay in float
     bits          bits of weights in blocks on average: layers get 2, 4 or 8 by their measured sensitivity
+    size          the same, but all weights together take this part of float's bytes; tables get 8 bits
     op_types      quantize these op types and no others
     ============  ======================================================================================
     """
@@ -85,12 +86,13 @@ class Changes(TypedDict, total=False):
     embeddings: str | int | None
     layers: Mapping[str, str | int] | None
     bits: float | None
+    size: float | None
     include: Iterable[Pattern] | Pattern
     exclude: Iterable[Pattern] | Pattern
     op_types: Iterable[str] | str | None
 
 
-_WEIGHT_ONLY = ("algorithm", "accuracy_level", "head", "embeddings", "layers", "bits")
+_WEIGHT_ONLY = ("algorithm", "accuracy_level", "head", "embeddings", "layers", "bits", "size")
 _OF_THE_RECIPE = (
     "weights",
     "activations",
@@ -261,16 +263,20 @@ class RecipeRequest:
             return None if str(text) == keep else _of_bits(text, signed)
 
         layers = [_layer(pattern, text, signed) for pattern, text in (given.get("layers") or {}).items()]
-        level = given.get("accuracy_level")
+        level, bits = given.get("accuracy_level"), given.get("bits")
+        tables = given.get("embeddings")
+        if tables is None and base.embeddings is None and given.get("size") is not None:
+            tables = 8  # what they lose does not show, and layers need the bytes
         return WeightOnly(
             algorithm=given.get("algorithm") or base.algorithm,
             accuracy_level=base.accuracy_level if level is None else level,
             head=kind(given.get("head"), base.head, "same"),
-            embeddings=kind(given.get("embeddings"), base.embeddings, "float"),
+            embeddings=kind(tables, base.embeddings, "float"),
             table_axis=base.table_axis,
             whole_columns=base.whole_columns,
             layers=(*base.layers, *layers),
-            average_bits=base.average_bits if (bits := given.get("bits")) is None else float(bits),
+            average_bits=base.average_bits if bits is None else float(bits),
+            size=base.size if (size := given.get("size")) is None else float(size),
         )
 
     def _steps(self, recipe: Recipe, activations: Any) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def with_algorithm(model: ir.Model, recipe: Recipe, data: Any, run: Run) -> Reci
     if not recipe.is_weight_only or options.algorithm != "auto":
         return recipe
     has_data = data is not None or run.observation.stats is not None
-    few = recipe.weights.qtype.bits < 8 and options.average_bits is None
+    few = recipe.weights.qtype.bits < 8 and not options.by_sensitivity
     if has_data or not few or isinstance(random_tokens(model, TOKENS), str):
         return without_inputs(recipe)
     return recipe.but(weight_only=replace(options, algorithm=_ALGORITHM))
