@@ -164,7 +164,7 @@ def test_chromium_runs_an_encoder_and_a_decoder(models: Path, site: str) -> None
         page.goto(f"{site}/scripts/page.html")
         page.wait_for_function("window.answer !== undefined", timeout=60_000)
         call = "([name, task, dtype, texts]) => window.answer(name, task, dtype, texts)"
-        for dtype in ("q8", "q4f16"):
+        for dtype in ("q8", "q4", "q4f16"):
             found = page.evaluate(call, ["encoder", "feature-extraction", dtype, TEXTS])
             for text, states in zip(TEXTS, found, strict=True):
                 assert cosine(states, float_states(models, text)) >= VARIANTS[dtype].floor.cosine
