@@ -99,6 +99,21 @@ def _asleep() -> list[int]:
     return [int(number) for number in Path("asleep").read_text().split()]
 
 
+def test_without_a_further_process_the_command_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    stop = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)}
+    monkeypatch.setattr(os, "fork", refused)
+    try:
+        guarded.split(["ops"])
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(stop)
+        assert callable(signal.getsignal(signal.SIGTERM))
+    finally:
+        for number, handler in stop.items():
+            signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(("data", "words"), [("crash", "crashed (SIGSEGV)"), ("killed", "ended (SIGKILL)")])
 def test_a_crash_is_a_sentence(folder: Path, data: str, words: str) -> None:
     process = _started("--data", f"data:{data}", "--json")

@@ -19,3 +19,10 @@ def test_the_interval_of_an_sqnr_holds_its_value_and_narrows_with_samples() -> N
 
 def test_one_sample_has_no_interval() -> None:
     assert sqnr_interval(np.ones((1, 1)), np.ones((1, 1))) is None
+
+
+def test_a_part_of_zeros_without_noise_leaves_the_interval_to_the_others() -> None:
+    rng = np.random.default_rng(0)
+    signal, noise = rng.uniform(50, 150, (40, 1)), rng.uniform(0.5, 1.5, (40, 1))
+    zeros = np.zeros((40, 1))
+    assert sqnr_interval(np.hstack([zeros, signal]), np.hstack([zeros, noise])) == sqnr_interval(signal, noise)

@@ -191,6 +191,13 @@ def test_what_is_no_faster_than_float_is_chosen_only_where_nothing_faster_will_d
     assert not compressed_could_win([trial("faster", 1.1, 20.5)], Demands(), Unchanged(400))
 
 
+def test_what_is_hardly_smaller_has_to_be_worth_more_than_what_is_no_faster() -> None:
+    small = replace(trial("small", 1.02, 28, 28), size=0.28)
+    assert chosen(small, replace(trial("large", 1.1, 38, 99), size=0.99)) == "small"
+    assert chosen(small, replace(trial("large", 2.0, 28, 65), size=0.65)) == "large"
+    assert chosen(small, replace(trial("less", 1.1, 25, 50), size=0.5)) == "less"
+
+
 def test_a_result_larger_than_float_misses_the_demands() -> None:
     assert Demands().missed(replace(trial("small", 1.5, 30), size=0.3)) is None
     assert "bytes of float" in (Demands().missed(replace(trial("large", 1.5, 30), size=1.3)) or "")

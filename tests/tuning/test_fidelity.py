@@ -47,6 +47,12 @@ def test_scores_beside_boxes_in_one_output_are_judged_by_themselves(axis: int) -
     assert found.sqnr_db == found.parts["out (scores)"] == pytest.approx(0.0)
 
 
+def test_a_column_of_zeros_is_padding_and_no_score() -> None:
+    features = RNG.normal(0, 5, (1, 8, 30))
+    features[:, :, -1] = 0.0
+    assert list(fidelity([{"out": features}], [{"out": features + 0.1}]).parts) == ["out"]
+
+
 def test_the_blank_of_a_text_reader_does_not_count_as_agreement() -> None:
     blank, letter, other = np.eye(3, dtype=np.float32)
     read = np.stack([blank] * 8 + [letter, letter])[None]

@@ -39,7 +39,11 @@ def split(arguments: Sequence[str]) -> None:
     watched = {*_PASSED_ON, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     this = os.getpid()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:  # no further process is allowed, or there is no memory for one: then without a guard
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return accept_signals()
     if child == 0:
         import ctypes
 

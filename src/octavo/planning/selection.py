@@ -46,7 +46,8 @@ class Selection:
         """Return why the recipe leaves this node out, or None where it lets it in."""
         name = node.name or ""
         if name in self._excluded:
-            return f"excluded by {_text(self._excluded[name])}"
+            pattern = self._excluded[name]
+            return "excluded by its name" if pattern == name else f"excluded by {_text(pattern)}"
         if self._included is not None and name not in self._included:
             return "not among the requested nodes"
         if self._op_types is not None and not self._op_types:

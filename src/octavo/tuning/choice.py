@@ -27,7 +27,8 @@ taken; of those that are less than 0.015 worse, the one of fewest steps, as each
 samples.
 
 **What is promised is a faster model.** A trial that is less than 5 % faster than float, as much as two
-sessions of one model may differ, or that may be slower, is taken only where no other will do.
+sessions of one model may differ, or that may be slower, is taken only where no other will do, or where those
+that are faster have more than 0.6 × the bytes and are worth less.
 A trial that only compresses weights runs the float model's kernels; it has to win by 0.05, as much as two
 sessions of one model may differ in speed. One that leaves a kind of operators in float for speed is left
 aside where it is no faster than the one that it was to outrun.
@@ -50,6 +51,7 @@ PER_AGREEMENT = 3.0
 FEW_PLACES = 1000  # an agreement that was counted in so many places has half its weight
 LOSS_BESIDE_FLOAT = 0.25  # beside the float model what is lost weighs less: what meets the floor can be used
 SMALL_DIFFERENCE = 0.015  # of fidelity and size, half a decibel: what the samples held back do not tell apart
+MAX_SIZE = 0.6  # times the bytes of float, what is promised beside speed
 IDLE = ALIKE  # what a trial is worth less that runs float: what may be noise between two sessions of it
 
 
@@ -182,10 +184,16 @@ def _simplest(rivals: Sequence[Trial], demands: Demands) -> Trial:
 
 
 def _good(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged | None) -> list[Trial]:
-    """The trials that meet the demands; only those that do not owe it to the noise, if there are any."""
+    """The trials that meet the demands; only those that are faster beyond the noise, if any is smaller too."""
     good = [trial for trial in trials if missed(trial, demands, unchanged) is None]
     good = [trial for trial in good if not _gains_nothing(trial, good)]
-    return [trial for trial in good if is_faster(trial, demands)] or good
+    fast = [trial for trial in good if is_faster(trial, demands)]
+    return fast if any(is_small(trial) for trial in fast) else good
+
+
+def is_small(trial: Trial) -> bool:
+    """Whether more than half of the weights became integers of 8 bits: 1 − ¾ · ½ is 0.6 × the bytes."""
+    return trial.size is None or trial.size <= MAX_SIZE
 
 
 def is_faster(trial: Trial, demands: Demands) -> bool:

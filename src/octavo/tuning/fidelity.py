@@ -234,7 +234,7 @@ def _mixture(seen: Sequence[F64]) -> tuple[int, tuple[int, ...], tuple[int, ...]
         low = np.min([one.min(axis=others) for one in seen], axis=0)
         high = np.max([one.max(axis=others) for one in seen], axis=0)
         is_score = (low >= 0) & (high <= 1)
-        if is_score.any() and (high > 2).any():
+        if (is_score & (high > 0)).any() and (high > 2).any():  # zeros alone may be padding
             numbers = np.arange(len(is_score))
             return axis, tuple(map(int, numbers[is_score])), tuple(map(int, numbers[~is_score]))
     return None

@@ -433,7 +433,9 @@ class _Search:
             fresh += runner.try_all(self._unpaid())
         runner.measure(fresh, self.seconds / 2)
         self._keep_best()
-        self._grow(start, [layer.node for layer in layers])
+        start = self._start(steps=True) or start
+        float_already = start.candidate.recipe.exclude
+        self._grow(start, [layer.node for layer in layers if layer.node not in float_already])
 
     def _unpaid(self) -> list[Candidate]:
         """Candidates for leaving kinds of operators float because that is faster, found by timing alone."""
@@ -458,7 +460,7 @@ class _Search:
         return [without_groups(start.candidate, unpaid)] if new and products - left_out else []
 
     def _grow(self, start: Trial, order: Sequence[str]) -> None:
-        """While nothing faster than float is close to it, keep more layers float: few first."""
+        """While nothing faster than float is close to it, keep more layers float: few first, half of all at most."""
         runner, demands, count = self.runner, self.demands, 1
         fast = choice.is_faster(runner.now(start), demands)
         while count < len(order) and not runner.deadline.is_over:
@@ -467,7 +469,10 @@ class _Search:
                 return
             candidate = without_layers(start.candidate, order[:count])
             if all(trial.name != candidate.name for trial in runner.trials):
-                runner.measure(runner.try_all([candidate]), self.seconds / 4)
+                tried = runner.try_all([candidate])
+                runner.measure(tried, self.seconds / 4)
+                if not all(choice.is_small(trial) for trial in tried):
+                    return
             count *= 2
 
     def _finals(self) -> None:
