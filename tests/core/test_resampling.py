@@ -24,5 +24,5 @@ def test_one_sample_has_no_interval() -> None:
 def test_a_part_of_zeros_without_noise_leaves_the_interval_to_the_others() -> None:
     rng = np.random.default_rng(0)
     signal, noise = rng.uniform(50, 150, (40, 1)), rng.uniform(0.5, 1.5, (40, 1))
-    zeros = np.zeros((40, 1))
-    assert sqnr_interval(np.hstack([zeros, signal]), np.hstack([zeros, noise])) == sqnr_interval(signal, noise)
+    both = [np.hstack([np.zeros((40, 1)), one]) for one in (signal, noise)]
+    assert sqnr_interval(*both) == sqnr_interval(signal, noise)

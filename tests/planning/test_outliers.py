@@ -167,3 +167,25 @@ def test_convolution_that_makes_a_spectrum_stays_float():
     assert "body" in plan.nodes
     assert "stft" not in plan.nodes
     assert "spectrum" in next(s.reason for s in plan.skipped if s.node == "stft")
+
+
+def test_filters_between_a_power_spectrum_and_its_logarithm_stay_float():
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axes"], ["x3"], "unsqueeze"),
+        helper.make_node("Conv", ["x3", "w"], ["c"], "stft", strides=[4]),
+        helper.make_node("Reshape", ["c", "parts"], ["r"], "parts"),
+        helper.make_node("ReduceSumSquare", ["r"], ["p"], "power", axes=[1], keepdims=0),
+        helper.make_node("MatMul", ["filters", "p"], ["f"], "mel"),
+        helper.make_node("Clip", ["f", "floor"], ["k"], "floor"),
+        helper.make_node("Log", ["k"], ["l"], "log"),
+        helper.make_node("Conv", ["l", "b"], ["y"], "body"),
+    ]
+    layers = {"w": rng.normal(size=(32, 1, 16)), "b": rng.normal(size=(32, 32, 3))}
+    model = built(nodes, {**layers, "filters": rng.uniform(size=(32, 16)), "floor": np.array(1e-9)})
+    for name, values in {"axes": [1], "parts": [1, 2, 16, -1]}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.array(values, np.int64), name))
+    plan = octavo.plan(model)
+    assert list(plan.nodes) == ["body"]
+    reasons = {s.node: s.reason for s in plan.skipped}
+    assert "spectrum" in reasons["stft"]
+    assert "spectrum" in reasons["mel"]

@@ -334,3 +334,25 @@ def test_a_depthwise_convolution_with_a_quantized_neighbour_is_quantized(proto: 
 @pytest.mark.parametrize("name", ["ort-cpu-arm64", "portable", "openvino", "qnn", "tensorrt"])
 def test_where_it_was_not_measured_a_depthwise_convolution_is_quantized(name: str) -> None:
     assert "Depthwise" in octavo.plan(apart("Softplus"), target=name).nodes
+
+
+@pytest.mark.parametrize(("channels", "stays"), [(1, True), (4, True), (8, False)])
+def test_depthwise_convolution_of_few_channels_stays_float(channels: int, stays: bool) -> None:
+    made = model(
+        [
+            node("Conv", ["x", "w0"], ["a"], "Before"),
+            node("Conv", ["a", "w1"], ["b"], "Filter", pads=[4, 4, 4, 4], group=channels),
+            node("Conv", ["b", "w2"], ["y"], "Behind"),
+        ],
+        [tensor("x", [1, 32, 16, 16])],
+        [tensor("y", [1, 16, 16, 16])],
+        {
+            "w0": weights(channels, 32, 1, 1),
+            "w1": weights(channels, 1, 9, 9),
+            "w2": weights(16, channels, 1, 1),
+        },
+    )
+    plan = octavo.plan(made)
+    assert ("Filter" not in plan.nodes) == stays
+    if stays:
+        assert "fewer than 8 channels" in next(s.reason for s in plan.skipped if s.node == "Filter")

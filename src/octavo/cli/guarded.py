@@ -43,7 +43,8 @@ def split(arguments: Sequence[str]) -> None:
         child = os.fork()
     except OSError:  # no further process is allowed, or there is no memory for one: then without a guard
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return accept_signals()
+        accept_signals()
+        return
     if child == 0:
         import ctypes
 

@@ -53,8 +53,8 @@ def sqnr_draws(signal: npt.NDArray[np.float64], noise: npt.NDArray[np.float64]) 
     """Return the SQNR in dB of the worst column for each resample; rows of energies are samples."""
     drawn = draws(len(noise), _SQNR_DRAWS)
     signals, noises = signal[drawn].sum(axis=1), noise[drawn].sum(axis=1)
-    exact = 1 / _LEAST_ENERGY  # without noise, whatever the signal
-    ratio = np.where(noises > 0, np.maximum(signals, _LEAST_ENERGY) / np.maximum(noises, _LEAST_ENERGY), exact)
+    ratio = np.maximum(signals, _LEAST_ENERGY) / np.maximum(noises, _LEAST_ENERGY)
+    ratio[noises == 0] = 1 / _LEAST_ENERGY  # exact, whatever the signal
     worst: npt.NDArray[np.float64] = 10 * np.log10(ratio).min(axis=1)
     return worst
 

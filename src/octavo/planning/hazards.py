@@ -26,6 +26,10 @@ _TO_LAYER = 9  # operators from a Concat to the layer that reads it, at most
 _TO_SOFTMAX = 8  # operators from a mask to its Softmax, fewer than this
 _SCORES = KEEP_SCORES | MASK_SCORES
 _MASKED = "it masks the scores of a Softmax: one scale for scores and mask leaves the scores no steps"
+_ROOTS = frozenset({"Sqrt", "Log"})
+_SQUARES = frozenset({"Pow", "ReduceSumSquare"})
+_FLOORS = frozenset({"Clip", "Max"})  # keep a logarithm finite
+_JOINED = frozenset({"Concat", "Neg"})  # the real and the imaginary part
 _SPECTRUM = "its output is a spectrum, whose magnitudes span more than 8 bits hold"
 
 
@@ -46,31 +50,45 @@ def structural(nodes: Sequence[ir.Node]) -> Avoid:
 
 
 def _spectra(nodes: Sequence[ir.Node]) -> dict[str, str]:
-    """Return the linear operators whose results are squared and rooted: a spectrum needs more than 8 bits."""
+    """Return the linear operators that make a spectrum, which needs more than 8 bits.
+
+    Their results are squared, and a root or a logarithm follows: of the squares, of their sums, or of what
+    one more linear operator, such as a bank of mel filters, makes of them.
+    """
     found: dict[str, str] = {}
     for node in nodes:
-        if node.op_type != "Sqrt" or node.domain:
-            continue
-        todo = [(node.inputs[0], False)]
-        seen: set[tuple[ir.Node, bool]] = set()
-        while todo:
-            value, squared = todo.pop()
-            maker = value.producer() if value is not None else None
-            if maker is None or maker.domain or (maker, squared) in seen:
-                continue
-            seen.add((maker, squared))
-            rule = rule_of(maker)
-            if squared and rule is not None and rule.is_linear:
-                found[maker.name or ""] = _SPECTRUM
-            elif (
-                maker.op_type == "Pow"
-                or (maker.op_type == "Mul" and maker.inputs[0] is maker.inputs[1])
-                or (squared and rule is not None and rule.moves_values)
-            ):
-                todo.append((maker.inputs[0], True))
-            elif not squared and maker.op_type in SUMS:
-                todo.extend((v, False) for v in maker.inputs)
+        if node.op_type in _ROOTS and not node.domain:
+            _trace_spectrum(node.inputs[0], found)
     return found
+
+
+def _trace_spectrum(root: ir.Value | None, found: dict[str, str]) -> None:
+    """Walk from what a root is taken of to the linear operators whose results are squared."""
+    todo: list[tuple[ir.Value | None, bool, str | None]] = [(root, False, None)]
+    seen: set[tuple[ir.Node, bool]] = set()
+    while todo:
+        value, squared, filters = todo.pop()
+        maker = value.producer() if value is not None else None
+        if maker is None or maker.domain or (maker, squared) in seen:
+            continue
+        seen.add((maker, squared))
+        rule, kind = rule_of(maker), maker.op_type
+        is_linear = rule is not None and rule.is_linear
+        moves = rule is not None and rule.moves_values
+        if squared and (is_linear or kind == "STFT"):
+            names = [filters] if kind == "STFT" else [filters, maker.name or ""]
+            found.update((name, _SPECTRUM) for name in names if name is not None)
+        elif kind in _SQUARES or (kind == "Mul" and maker.inputs[0] is maker.inputs[1]):
+            todo.append((maker.inputs[0], True, filters))
+        elif is_linear and filters is None:
+            todo.extend((v, False, maker.name or "") for v in maker.inputs)
+        elif moves or _is_scaled(maker) or kind in (_JOINED if squared else SUMS | _ROOTS | _FLOORS):
+            todo.extend((v, squared, filters) for v in maker.inputs)
+
+
+def _is_scaled(node: ir.Node) -> bool:
+    """Whether a node is a product with a constant."""
+    return node.op_type in ("Mul", "Div") and any(query.constant(v) is not None for v in node.inputs if v)
 
 
 def _steps_to_softmax(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:

@@ -34,6 +34,9 @@ def conv_refusal(node: ir.Node, target: Target) -> str | None:
     if len(dims) < 2:
         return None
     before = _layer_before(node)
+    fewest = target.placement.convolutions.depthwise_min_channels
+    if dims[1] == 1 and group == dims[0] < fewest:
+        return f"a depthwise Conv of fewer than {fewest} channels is several times slower in int8"
     if query.is_depthwise(node):
         behind = before is not None and before.op_type == "Conv" and _is_thin_start(before, target)
         return "depthwise Conv behind a first Conv kept in float: int8 does not pay off" if behind else None

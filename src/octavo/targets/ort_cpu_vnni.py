@@ -91,6 +91,7 @@ ORT_CPU_VNNI = Target(
             large_first_min_work=32,
             output_max_work=256,
             max_groups=4,
+            depthwise_min_channels=8,
             idle_depthwise_in_float=True,
         ),
     ),
@@ -138,6 +139,8 @@ ORT_CPU_VNNI = Target(
             " made it takes 40 times as long",
             "a 1×1 Conv with little work that computes a model output in float: no later layer makes up for"
             " what 8 bits lose",
+            "a depthwise Conv of fewer than 8 channels in float, and one from 1 channel to 1: the kernel of"
+            " integers takes 8 at a time, and is 4 to 8 times slower on fewer",
             "a depthwise Conv between float operators in float: Q and DQ of two feature maps cost more than"
             " int8 gains",
             "channels exchanged between groups (Reshape, Transpose, Reshape) as one Gather",

@@ -51,6 +51,7 @@ class ConvPlacement:
     large_first_min_work: int = 0  # the same for outputs of 64 × 64 and more, and a depthwise Conv behind it
     output_max_work: int = 0  # a 1×1 Conv with no more that computes a model output stays in float
     max_groups: int | None = None  # a grouped, not depthwise Conv with more is slower than float
+    depthwise_min_channels: int = 0  # with fewer channels, each by itself, a Conv is faster in float
     idle_depthwise_in_float: bool = False  # a depthwise Conv between float operators is faster in float
 
 

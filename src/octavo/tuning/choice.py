@@ -184,7 +184,7 @@ def _simplest(rivals: Sequence[Trial], demands: Demands) -> Trial:
 
 
 def _good(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged | None) -> list[Trial]:
-    """The trials that meet the demands; only those that are faster beyond the noise, if any is smaller too."""
+    """The trials that meet the demands; only those faster beyond the noise, if any of them is smaller too."""
     good = [trial for trial in trials if missed(trial, demands, unchanged) is None]
     good = [trial for trial in good if not _gains_nothing(trial, good)]
     fast = [trial for trial in good if is_faster(trial, demands)]

@@ -460,7 +460,7 @@ class _Search:
         return [without_groups(start.candidate, unpaid)] if new and products - left_out else []
 
     def _grow(self, start: Trial, order: Sequence[str]) -> None:
-        """While nothing faster than float is close to it, keep more layers float: few first, half of all at most."""
+        """While nothing faster than float is close to it, keep more layers float: few first, half at most."""
         runner, demands, count = self.runner, self.demands, 1
         fast = choice.is_faster(runner.now(start), demands)
         while count < len(order) and not runner.deadline.is_over:
