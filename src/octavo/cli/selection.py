@@ -69,6 +69,21 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         help="the type of the model's inputs and outputs; half: that of --float (default: keep)",
     )
     how.add_argument("--per", metavar="GRANULARITY", help="scales of weights: tensor, channel or block:SIZE")
+    how.add_argument(
+        "--method",
+        metavar="METHOD",
+        help="how ranges are read: minmax, percentile:99.99, entropy, mse, distribution or auto",
+    )
+    how.add_argument(
+        "--steps",
+        metavar="A,B",
+        help="win back accuracy: smoothquant, equalize, clip, rounding, … (see octavo steps)",
+    )
+    _add_blocks(parser)
+
+
+def _add_blocks(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that are about weights in blocks alone."""
     blocks = parser.add_argument_group("weights in blocks, activations in float", _COSTS)
     blocks.add_argument(
         "--algorithm",
@@ -103,16 +118,6 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="bits of some layers, such as '*down_proj*=8' or '*=4/64' or 'NAME=float'; may be repeated",
-    )
-    how.add_argument(
-        "--method",
-        metavar="METHOD",
-        help="how ranges are read: minmax, percentile:99.99, entropy, mse, distribution or auto",
-    )
-    how.add_argument(
-        "--steps",
-        metavar="A,B",
-        help="win back accuracy: smoothquant, equalize, clip, rounding, … (see octavo steps)",
     )
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.core.plan import Bounded, Constant, Entry, Fixed, Key, Measured
+from octavo.core.recipe import Recipe
 from octavo.model.graph import meta, query
 from octavo.ops import rule_of
 from octavo.ops.patterns import COMPARE_POSITIONS, GELU_CORES, KEEP_SCORES, MAKE_MASKS
@@ -163,7 +164,7 @@ def find(
 
 
 def slow_fusions(
-    nodes: Iterable[ir.Node], entries: Mapping[Key, Entry], target: Target, *, dedicated: bool
+    nodes: Iterable[ir.Node], entries: Mapping[Key, Entry], target: Target, recipe: Recipe
 ) -> tuple[str, ...]:
     """Return the names of float nodes that are slow as they are, or once the runtime has rewritten them."""
     touched = {key.tensor for key in entries}
@@ -175,7 +176,7 @@ def slow_fusions(
         or _is_slow_softmax(node, target)
         or _is_floored(node, target)
         or _is_made_integer(node, touched, whole, target)
-        or (not dedicated and _is_split_gelu(node, entries, target))
+        or (not recipe.writing.dedicated and _is_split_gelu(node, entries, target))
     )
 
 

@@ -98,6 +98,13 @@ def gates_of_trial(trial: Trial, demands: Demands, names: Iterable[str]) -> tupl
     return tuple(found)
 
 
+def measured_speed(float_path: Path, path: Path, data: Any, threads: int | None) -> Ratio | None:
+    """Return how many times as fast as the float model another one is."""
+    from octavo.evaluation.timing.bench import bench  # slow to import, and seldom needed
+
+    return bench(float_path, path, data, threads=threads, profile=False, memory=False).ratio
+
+
 def check_gates(
     model: Any,
     quantized: Any,
@@ -136,10 +143,7 @@ def check_gates(
             found.append(sqnr_gate(least, fidelity(float_path, path, data, samples, threads)))
         if (least := limits.get("min_speed")) is not None:
             if speed is None:
-                from octavo.evaluation.timing.bench import bench  # slow to import, and seldom needed
-
-                timed = bench(float_path, path, data, threads=threads, profile=False, memory=False)
-                speed = timed.ratio
+                speed = measured_speed(float_path, path, data, threads)
             if speed is not None:
                 found.append(speed_gate(least, speed))
         if (most := limits.get("max_size")) is not None:

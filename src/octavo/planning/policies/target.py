@@ -380,10 +380,7 @@ class TargetPolicy(Policy):
             found = barriers.find(state.nodes, state.quantized, entries, self.target)
         used = {*state.quantized, *state.bias_adds, *found}
         free = [n for n in state.nodes if n.name not in used and not state.selection.is_excluded(n)]
-        return (
-            *found,
-            *barriers.slow_fusions(free, entries, self.target, dedicated=self.recipe.writing.dedicated),
-        )
+        return (*found, *barriers.slow_fusions(free, entries, self.target, self.recipe))
 
 
 _NEEDS_RANGES = "only linear layers, tables and recurrent layers are quantized without calibration"
