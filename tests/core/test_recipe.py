@@ -121,6 +121,13 @@ def test_presets_survive_files(tmp_path: Path, name: str) -> None:
     assert Recipe.load(tmp_path / "p.yaml") == PRESETS[name]
 
 
+def test_settings_in_a_file_may_be_merged(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("base: W8A8\noverrides:\n- &one {tensor: a, keep_float: true}\n- {<<: *one, tensor: b}\n")
+    assert [one.tensor for one in Recipe.load(path).overrides] == ["a", "b"]
+    assert all(one.keep_float for one in Recipe.load(path).overrides)
+
+
 def test_file_holds_only_what_was_chosen(tmp_path: Path) -> None:
     W8A8.but(exclude=("op:Softmax",)).save(tmp_path / "r.yaml")
     assert (tmp_path / "r.yaml").read_text() == (

@@ -145,6 +145,8 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
     "folder": Path.mkdir,
     "link-to-a-device": lambda path: path.symlink_to("/dev/null"),
 }
+if os.path.exists("/proc/self/fd"):  # noqa: PTH110 - as /dev/stdout, whatever that is at the moment
+    SPECIAL["link-to-an-open-file"] = lambda path: path.symlink_to("/proc/self/fd/1")
 
 
 @pytest.mark.parametrize("make", SPECIAL.values(), ids=SPECIAL.keys())

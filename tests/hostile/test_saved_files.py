@@ -220,6 +220,11 @@ RECIPES: dict[str, tuple[str, str]] = {
     "billion-laughs": ("r.yaml", LAUGHS),
     "billion-laughs-in-a-list": ("r.yaml", LAUGHS.replace("a11:", "exclude:")),
     "refers-to-itself": ("r.yaml", "exclude: &a [*a]"),
+    "merges-without-end": (
+        "r.yaml",
+        "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 40)),
+    ),
+    "merges-a-thousand": ("r.yaml", f"a: &a {{x: 1}}\nweights: {{<<: [{', '.join(['*a'] * 1000)}]}}"),
     "merges-itself": ("r.yaml", "weights: &a {<<: *a}"),
     "deep": ("r.yaml", "[" * 20_000),
     "json-deep": ("r.json", "[" * 100_000),

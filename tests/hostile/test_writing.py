@@ -120,6 +120,19 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "plan-garbage": ("quantize", "model.onnx", "-o", "{out}/m.onnx", "--plan", "garbage.json"),
     "stats-garbage": ("quantize", "model.onnx", "-o", "{out}/m.onnx", "--stats", "garbage"),
     "table-garbage": ("quantize", "model.onnx", "-o", "{out}/m.onnx", "--table", "garbage.flatbuffers"),
+    "output-in-a-loop-of-links": ("quantize", "model.onnx", "-o", "loop/m.onnx"),
+    "output-with-an-endless-name": ("quantize", "model.onnx", "-o", "{out}/" + "n" * 300),
+    "manifest-with-an-endless-name": ("quantize", "model.onnx", "-o", "{out}/" + "n" * 245, "--manifest"),
+    "threads-without-end": ("quantize", "model.onnx", "-o", "{out}/m.onnx", "--plain", "--threads", "9" * 9),
+    "data-call-of-a-file": ("quantize", "model.onnx", "-o", "{out}/m.onnx", "--data", "call.py:feeds"),
+    "data-call-in-a-module-that-raises": (
+        "quantize",
+        "model.onnx",
+        "-o",
+        "{out}/m.onnx",
+        "--data",
+        "call:feeds",
+    ),
     "report-garbage": ("report", "garbage.json", "-o", "{out}/r.html"),
 }
 
@@ -130,6 +143,8 @@ def test_the_command_line_says_a_sentence(sandbox: Sandbox, arguments: tuple[str
     written(external({"location": "../elsewhere/secret.bin"}), sandbox.given, "outside.onnx")
     for name in ("garbage", "garbage.npz", "garbage.yaml", "garbage.json", "garbage.flatbuffers"):
         (sandbox.given / name).write_bytes(b"\xff\xfe\x1b[31m{[\0" * 9)
+    (sandbox.given / "loop").symlink_to("loop")
+    (sandbox.given / "call.py").write_text("def __getattr__(name): raise RuntimeError('\\x1b[31m')")
     given = [argument.format(out=sandbox.out) for argument in arguments]
     code, printed, said = sandbox.gives(lambda: _command(*given, "--json"))
     assert code in (1, 2), said

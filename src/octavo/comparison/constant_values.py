@@ -88,7 +88,12 @@ def spread(params: Array, shape: tuple[int, ...], axis: int, block: int = 0) -> 
     if params.size == 1:
         return params.reshape(())
     if params.ndim > 1 and not block:  # laid out already, as those of an LSTM are
-        return params
+        if all(n in (1, m) for n, m in zip(params.shape[::-1], shape[::-1], strict=False)):
+            return params
+        raise ModelError(
+            f"Scale or zero point of shape {list(params.shape)} does not fit a tensor of shape "
+            f"{list(shape)}; the model is damaged: quantize it again."
+        )
     try:
         return granularity.spread(params, shape, PerBlock(block, axis) if block else PerChannel(axis))
     except RecipeError as error:
@@ -151,21 +156,23 @@ def _unpacked_rows(raw: Array, bits: int) -> Array:
     return unpack(raw, bits, raw.size * each).reshape(*raw.shape[:-1], raw.shape[-1] * each)
 
 
+_LAYOUT = (("axis", 1), ("block_size", 0))  # attributes of both conversions, with what they are if left out
+
+
 def _of_dequantize(node: ir.Node, inputs: list[Array]) -> Array:
-    axis = int(query.attribute(node, "axis", 1))
-    block = int(query.attribute(node, "block_size", 0))
+    axis, block = (int(query.attribute(node, name, default)) for name, default in _LAYOUT)
     return dequantize(inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None, axis, block)
 
 
 def _of_quantize(node: ir.Node, inputs: list[Array]) -> Array:
-    axis = int(query.attribute(node, "axis", 1))
+    axis, block = (int(query.attribute(node, name, default)) for name, default in _LAYOUT)
     x, scale = inputs[0], inputs[1]
     zero = inputs[2] if len(inputs) > 2 else np.zeros((), np.uint8)
-    steps = np.rint(x / spread(scale, x.shape, axis))
+    steps = np.rint(x / spread(scale, x.shape, axis, block))
     if zero.dtype.kind not in "iu":
         return np.asarray(steps).astype(zero.dtype)
     limits = np.iinfo(zero.dtype)
-    moved = steps + spread(zero, x.shape, axis).astype(np.float64)
+    moved = steps + spread(zero, x.shape, axis, block).astype(np.float64)
     return np.asarray(np.clip(moved, limits.min, limits.max)).astype(zero.dtype)
 
 

@@ -135,7 +135,13 @@ def clipping(view: SignalView, value: ir.Value) -> Clipping | None:
     """Return the fixed range that a signal is quantized to, if it is one range for the whole tensor."""
     found = view.quantization(view.signal(value))
     scale = numbers(found.scale) if found is not None else None
-    if found is None or scale is None or scale.size != 1:
+    if (
+        found is None
+        or scale is None
+        or scale.size != 1
+        or not np.isfinite(scale).all()
+        or (scale <= 0).any()
+    ):
         return None
     return _range(found, float(scale.reshape(-1)[0]))
 

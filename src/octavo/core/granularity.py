@@ -128,7 +128,7 @@ def spread(values: Array, shape: Shape, granularity: Granularity) -> Array:
             return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
         case PerBlock(size, axis):
             axis = normal_axis(axis, len(shape))
-            whole = np.repeat(values, size, axis=axis)
+            whole = np.repeat(values, min(size, shape[axis]), axis=axis)
             return whole[(slice(None),) * axis + (slice(0, shape[axis]),)]
 
 

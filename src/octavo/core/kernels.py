@@ -125,7 +125,8 @@ def _groups(granularity: Granularity, tensors: list[Array], params: list[Array])
         return [[*tensors, *params]]
     if not isinstance(granularity, PerBlock):
         return [[*tensors, *(spread(p, shape, granularity) for p in params)]]
-    size, axis = granularity.size, normal_axis(granularity.axis, len(shape))
+    axis = normal_axis(granularity.axis, len(shape))
+    size = min(granularity.size, max(shape[axis], 1))  # a longer block is the whole axis
     whole = shape[axis] // size
     data = [np.split(t, [whole * size], axis) for t in tensors]
     numbers = [

@@ -7,6 +7,7 @@ other names and files within a folder of data are found.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import glob
 import os
 import stat
@@ -23,18 +24,26 @@ Identity = tuple[int, int]
 
 
 def refuse_special(target: Path, label: str = "") -> None:
-    """Raise where an output exists and is not a regular file: a device, a pipe, a socket or a folder.
+    """Raise where an output is no place for a regular file, or is there and is something else.
 
-    A link to a regular file is replaced by the output, and the file behind it is left alone.
+    A link to a regular file is replaced by the output, and the file behind it is left alone; but a link such
+    as ``/dev/stdout``, which leads to a file that a process has open, belongs to the system.
     """
-    try:
-        mode = target.stat().st_mode
-    except (OSError, ValueError):  # it does not exist, or writing will tell
-        return
     name = f"{label} {target}".strip()
+    try:
+        linked = str(target.readlink()) if target.is_symlink() else ""
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise OutputError(f"{name} can't be written: {error.strerror}; choose another output.") from error
+        return  # writing will tell
+    except ValueError:
+        return
     if stat.S_ISDIR(mode):
         raise OutputError(f"{name} is a folder; give the path of a file.")
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(mode) or linked.startswith("/proc/"):
         raise OutputError(f"{name} is a device, pipe or socket, not a regular file; choose another output.")
 
 

@@ -174,7 +174,7 @@ class Recipe(Brief):
         except ValueError as error:
             raise RecipeError(f"Recipe {path} is no text in UTF-8: {error}.") from error
         try:
-            data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+            data = json.loads(text) if path.suffix == ".json" else yaml.load(text, _Loader)
         except Exception as error:  # PyYAML lets through whatever int() or a dict raises
             raise RecipeError(f"Recipe {path} is neither YAML nor JSON: {_reason(error)}.") from error
         try:
@@ -192,6 +192,22 @@ class Recipe(Brief):
             text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
         with replacing([path.absolute()]) as (file,):
             file.write(text.encode())
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data; mappings that are merged (``<<``) can't double from line to line beyond all memory."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put merged settings beside those of the mapping, within bounds."""
+        merged = [value for key, value in node.value if key.tag == "tag:yaml.org,2002:merge"]
+        count = sum(len(one.value) if isinstance(one, yaml.SequenceNode) else 1 for one in merged)
+        if count <= _MOST_MERGED:
+            super().flatten_mapping(node)
+        if count > _MOST_MERGED or (count and len(node.value) > _MOST_SETTINGS):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"more than {_MOST_MERGED} mappings or {_MOST_SETTINGS} settings are merged",
+                node.start_mark,
+            )  # fmt: skip
 
 
 _PLAIN_FIELDS: dict[str, Any] = {
@@ -221,6 +237,7 @@ def _with_schemes(data: Any, base: Recipe | None) -> Any:
 
 
 _MOST_JSON, _MOST_YAML = 16 << 20, 1 << 20  # bytes; YAML takes seconds for each
+_MOST_MERGED, _MOST_SETTINGS = 16, 1000  # mappings in one, and settings in what they are merged into
 
 
 def _reason(error: Exception) -> str:

@@ -29,17 +29,17 @@ def named_function(name: str) -> Callable[..., Any]:
         sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
+        function = getattr(module, function_name, None)
     except Exception as error:  # a module may raise anything while it is loaded
         raise DataError(
-            f"{name} can't be called: {type(error).__name__}: {error}; run octavo in the folder where "
-            f"{module_name} lies."
+            f"{name} can't be called: {type(error).__name__}: {error}; run octavo in the folder of the file, "
+            "and name it without .py, as module:function."
         ) from error
     finally:
         if added:
             sys.path.remove(here)
-    function = getattr(module, function_name, None)
     if not callable(function):
-        public = [key for key in vars(module) if not key.startswith("_")]
+        public = [key for key, value in vars(module).items() if key[0] != "_" and callable(value)]
         raise DataError(
             f"{module_name} has no function {function_name!r}{closest(function_name, public) or '.'}"
         )

@@ -100,6 +100,7 @@ def _layers(model: ir.Model, plan: Plan) -> Iterator[tuple[Key, Layer, Inputs]]:
 # short run over uniformly random token ids shows most of it; statistics of a real text are better still.
 
 TOKENS = 256  # longer runs gain little
+_MOST_TOKENS = 1 << 20  # of one sample; the longest windows of language models have as many
 # Leaves 5 % more error than the full search, in a third of its time.
 _ALGORITHM = f"importance:narrowest=0.7:candidates=6:neighbours=0:fits=1:random_tokens={TOKENS}"
 _SEED = 0
@@ -145,7 +146,7 @@ def random_tokens(model: ir.Model, count: int) -> dict[str, Array] | str:
     if ids is None or len(ids.shape) != 2 or ids.dtype.kind not in "iu":
         return "the model does not read token ids"
     vocabulary = _vocabulary(model, ids.name)
-    if vocabulary is None:
+    if not vocabulary:
         return f"no table is looked up with {ids.name!r} itself"
     if _weight_bytes(model) > _MAX_SHARE * _memory():
         return "the float model is large beside the memory of this machine"
@@ -153,6 +154,8 @@ def random_tokens(model: ir.Model, count: int) -> dict[str, Array] | str:
         dim if isinstance(dim, int) and dim > 0 else least
         for dim, least in zip(ids.shape, (1, count), strict=True)
     )
+    if batch * length > _MOST_TOKENS:
+        return f"the model reads {batch * length} token ids at once"
     drawn = np.random.default_rng(_SEED).integers(0, vocabulary, (batch, length))
     try:
         return filled(drawn, specs)

@@ -16,6 +16,7 @@ from octavo.model.graph import protos
 from octavo.model.prepare import raise_opset, shapes
 from octavo.model.runtime import session
 from octavo.quantization import _overrides
+from octavo.quantization._errors import OptionError
 from octavo.quantization._types import QuantType
 
 _LOG = logging.getLogger("octavo.quantization")
@@ -85,7 +86,7 @@ def get_opset_version(model: ModelProto) -> int:
     """Return the version of the default opset."""
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     if len(versions) != 1:
-        raise ValueError(f"The model imports the default opset {len(versions)} times; it has to be once.")
+        raise OptionError(f"The model imports the default opset {len(versions)} times; it has to be once.")
     return int(versions[0])
 
 

@@ -42,7 +42,7 @@ def with_extremes(
 ) -> ModelProto:
     """Return a copy that also returns the extremes of each tensor; channels are axis 1."""
     copy = _copy(model)
-    opset = next(entry.version for entry in copy.opset_import if entry.domain in ("", "ai.onnx"))
+    opset = next((one.version for one in copy.opset_import if one.domain in ("", "ai.onnx")), 1)
     flat = str(uuid.uuid4())
     copy.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1], np.int64), flat))
     for tensor in tensors:

@@ -7,32 +7,22 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
-import onnx_ir as ir
 from onnx import TensorProto
 
 from octavo.errors import ModelError
+from octavo.model.files import tensor_bounds
 from octavo.model.files.wire import ByteRange
 from octavo.model.graph.inline import MOST_NODES, Key, check_calls
 from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES, UNCHECKED_NUMBERS
-from octavo.model.graph.tensors import ELEMENT_TYPES, byte_size
+from octavo.model.graph.tensors import ELEMENT_TYPES
 
 _MAX_DEPTH = 64  # of subgraphs; exporters nest two or three, and each walk recurses so deep
-_LARGEST_TENSOR = 1 << 44  # bytes; no machine holds more, and sums of sizes stay far below 2^63
 _MOST_DIGITS = 20  # of an offset or a length: those of 2^64
-_MOST_DIMENSIONS = 64  # of a tensor; numpy knows no more
-_SIX = 6  # bits: elements of the float6 types
-_TYPED_FIELDS: dict[str, frozenset[int]] = {
-    "float_data": frozenset({TensorProto.FLOAT, TensorProto.COMPLEX64}),
-    "double_data": frozenset({TensorProto.DOUBLE, TensorProto.COMPLEX128}),
-    "int64_data": frozenset({TensorProto.INT64}),
-    "uint64_data": frozenset({TensorProto.UINT64, TensorProto.UINT32}),
-    "string_data": frozenset({TensorProto.STRING}),
-}
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _NUMBERS = frozenset(
     {
@@ -43,8 +33,26 @@ _NUMBERS = frozenset(
         onnx.AttributeProto.STRING,
     }
 )
-_OTHER_FIELD = "int32_data"  # every narrower type
-_FIELDS = (*_TYPED_FIELDS, _OTHER_FIELD)
+_MOST_OPERANDS = 10_000  # inputs or outputs of a node; a change of each walks over all of them
+
+
+def _is_equation(attribute: onnx.AttributeProto) -> bool:
+    """Whether each term has ``...`` once at most: shape inference of onnx never ends with two."""
+    if attribute.type != onnx.AttributeProto.STRING or attribute.ref_attr_name:
+        return True
+    terms = attribute.s.replace(b"->", b",").replace(b" ", b"").split(b",")
+    return all((rest := term.replace(b"...", b"", 1)).isalpha() or not rest for term in terms)
+
+
+def _is_type(attribute: onnx.AttributeProto) -> bool:
+    """Whether a number stands for a type of elements."""
+    return attribute.type != onnx.AttributeProto.INT or attribute.i in ELEMENT_TYPES
+
+
+# Attributes whose values are checked, whatever the operator: a call hands them on into its function.
+_CHECKED_VALUES: Mapping[str, Callable[[onnx.AttributeProto], bool]] = {
+    "equation": _is_equation, "output_dtype": _is_type,
+}  # fmt: skip
 
 
 def check_model(
@@ -67,6 +75,8 @@ def check_model(
     for function in proto.functions:
         _check_function(function, where)
         walk.operators, walk.opset = [], _opset(function.opset_import)
+        for attribute in function.attribute_proto:
+            walk.default(attribute, function.name)
         walk.count(len(function.node))
         walk.nodes(function.node, 0)
         key = (_domain(function.domain), function.name, function.overload)
@@ -160,14 +170,33 @@ class _Walk:
             domain = _domain(node.domain)
             self.operators.append((domain, node.op_type, node.overload))
             _check_bodies(node, self.where)
+            self.operands(node)
             if self.empty and node.op_type in UNCHECKED_NUMBERS:
                 self.numbers(node)
             due = _attribute_types(node.op_type, self.opset) if attributes and not domain else {}
             for attribute in attributes:
                 if attribute.type and attribute.type != due.get(attribute.name, attribute.type):
                     _refuse_type(node, attribute, due[attribute.name], self.where)
+                if attribute.name in _CHECKED_VALUES and not _CHECKED_VALUES[attribute.name](attribute):
+                    raise ModelError(
+                        f"{self.where}: the attribute {attribute.name!r} of the {node.op_type} node "
+                        f"{node.name[:200]!r} has an impossible value; export the model again."
+                    )
                 if attribute.type not in _NUMBERS or attribute.ref_attr_name:
                     self.attribute(attribute, f"of node {node.name or node.op_type!r}", depth)
+
+    def operands(self, node: onnx.NodeProto) -> None:
+        """Refuse a node with inputs or outputs without end, or placed on a device without a name."""
+        if len(node.input) > _MOST_OPERANDS or len(node.output) > _MOST_OPERANDS:
+            raise ModelError(
+                f"{self.where}: the {node.op_type} node {node.name[:200]!r} has more than {_MOST_OPERANDS} "
+                "inputs or outputs, the most that are read."
+            )
+        if any(not one.configuration_id for one in node.device_configurations):
+            raise ModelError(
+                f"{self.where} is damaged: the {node.op_type} node {node.name[:200]!r} is to run on a device "
+                "without a name; export the model again."
+            )
 
     def numbers(self, node: onnx.NodeProto) -> None:
         """Refuse constants without elements where the runtime reads a number from them unchecked."""
@@ -178,6 +207,17 @@ class _Walk:
                     f"{self.where}: the {node.op_type} node {node.name[:200]!r} reads a number from "
                     f"{name!r}, which has no elements; the model is damaged: export it again."
                 )
+
+    def default(self, attribute: onnx.AttributeProto, function: str) -> None:
+        """Check the value that a function's parameter has where a call gives none."""
+        before, self.external = self.external, False
+        self.attribute(attribute, f"of the function {function[:200]!r}", 0)
+        if self.external:
+            raise ModelError(
+                f"{self.where}: the parameter {attribute.name!r} of the function {function[:200]!r} lies in "
+                "another file, which is not supported; store it in the model."
+            )
+        self.external = before
 
     def attribute(self, attribute: onnx.AttributeProto, place: str, depth: int) -> None:
         """Check the tensors and graphs that an attribute holds."""
@@ -213,8 +253,8 @@ class _Walk:
         present = {field.name: value for field, value in tensor.ListFields()}
         if "segment" in present:
             raise ModelError(f"{name} is stored in segments, which is not supported.")
-        dtype, shape = _dims(present.get("data_type", 0), tuple(present.get("dims", ())), name)
-        filled = [one for one in _FIELDS if one in present]
+        dtype, shape = tensor_bounds.dims(present.get("data_type", 0), tuple(present.get("dims", ())), name)
+        filled = [one for one in tensor_bounds.FIELDS if one in present]
         content = present.get("raw_data", b"")
         raw = len(content) if "raw_data" in present else apart
         external = present.get("data_location") == TensorProto.EXTERNAL
@@ -227,10 +267,10 @@ class _Walk:
         if external:
             self._reference(tensor, name)
         elif raw is not None:
-            _check_size(dtype, shape, raw, name)
-            _check_padding(dtype, shape, content[-1:], name)
+            tensor_bounds.check_size(dtype, shape, raw, name)
+            tensor_bounds.check_padding(dtype, shape, content[-1:], name)
         else:
-            _check_typed(tensor, (dtype, shape), filled, name)
+            tensor_bounds.check_typed(tensor, (dtype, shape), filled, name)
 
     def _reference(self, tensor: onnx.TensorProto, name: str) -> None:
         """Check what a tensor says of the file that its content lies in."""
@@ -295,7 +335,8 @@ def _check_bodies(node: onnx.NodeProto, where: str) -> None:
     found = sorted(attribute.name for attribute in node.attribute if attribute.type in _GRAPHS)
     sequences = [attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs"]
     lost = node.op_type == "Scan" and (len(sequences) != 1 or not 0 < sequences[0] <= len(node.input))
-    if found != sorted(due) or lost:
+    inputs = any(one.g.input for one in node.attribute if one.type in _GRAPHS) and node.op_type == "If"
+    if found != sorted(due) or lost or inputs:
         needed = " and ".join(due) + (" and num_scan_inputs" if lost else "")
         raise ModelError(
             f"{where} is damaged: the {node.op_type} node {node.name[:200]!r} has no proper {needed}; export "
@@ -310,62 +351,3 @@ def _refuse_twice(names: list[str], what: str) -> set[str]:
         name = next(name for name, count in Counter(names).items() if count > 1)
         raise ModelError(f"{what} {name!r} is defined twice; give each definition a name of its own.")
     return found
-
-
-def _dims(kind: int, shape: tuple[int, ...], name: str) -> tuple[ir.DataType, tuple[int, ...]]:
-    dtype = ELEMENT_TYPES.get(kind)
-    if dtype is None:
-        raise ModelError(f"{name} has the unknown element type {kind}.")
-    if dtype == ir.DataType.UNDEFINED or (shape and min(shape) < 0) or len(shape) > _MOST_DIMENSIONS:
-        raise ModelError(
-            f"{name} has an impossible type or shape: {dtype}, {list(shape[:_MOST_DIMENSIONS])}."
-        )
-    width = ir.DataType.UINT8 if dtype == ir.DataType.STRING else dtype
-    sides = shape if 0 not in shape else tuple(max(dim, 1) for dim in shape)
-    if byte_size(width, sides) > _LARGEST_TENSOR:
-        raise ModelError(f"{name} has the impossible size {list(shape)}.")
-    return dtype, shape
-
-
-def _check_size(dtype: ir.DataType, shape: tuple[int, ...], length: int, name: str) -> None:
-    if dtype == ir.DataType.STRING:
-        raise ModelError(f"{name} holds texts as raw bytes, which ONNX does not know; the model is damaged.")
-    due = byte_size(dtype, shape)
-    if due != length:
-        raise ModelError(
-            f"{name} of type {dtype} and shape {list(shape)} holds {length} bytes where {due} are due; the "
-            "model is damaged."
-        )
-
-
-def _check_padding(dtype: ir.DataType, shape: tuple[int, ...], last: bytes, name: str) -> None:
-    """Refuse bits behind the last element of six bits, which no reader lets pass."""
-    if dtype.bitwidth != _SIX:
-        return
-    used = byte_size(ir.DataType.UINT8, shape) * _SIX % 8
-    if used and last and last[0] >> used:
-        raise ModelError(f"{name} holds bits behind its last element; the model is damaged.")
-
-
-def _check_typed(
-    tensor: onnx.TensorProto, kind: tuple[ir.DataType, tuple[int, ...]], filled: list[str], name: str
-) -> None:
-    """Typed fields hold one entry per element, two for complex numbers, packed bytes for sub-byte types."""
-    dtype, shape = kind
-    due_field = next((one for one, types in _TYPED_FIELDS.items() if tensor.data_type in types), _OTHER_FIELD)
-    if filled and filled != [due_field]:
-        raise ModelError(f"{name} holds {filled[0]} where {due_field} is due; the model is damaged.")
-    count = len(getattr(tensor, due_field))
-    elements = byte_size(ir.DataType.UINT8, shape)
-    due = {elements}
-    if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
-        due = {2 * elements}
-    elif dtype != ir.DataType.STRING and dtype.bitwidth < 8:
-        due = {byte_size(dtype, shape), elements}
-    if count not in due:
-        raise ModelError(
-            f"{name} of shape {list(shape)} holds {count} elements where {max(due)} are due; the model is "
-            "damaged."
-        )
-    if due_field == _OTHER_FIELD and count and count < elements:
-        _check_padding(dtype, shape, bytes([tensor.int32_data[-1] & 0xFF]), name)

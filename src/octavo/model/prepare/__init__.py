@@ -28,7 +28,6 @@ from octavo.errors import ModelError
 from octavo.model.graph import query
 from octavo.model.graph.dequantized import restore
 from octavo.model.graph.normalize import normalize
-from octavo.model.graph.oversized import refuse_oversized
 from octavo.model.graph.scopes import remove_unused
 from octavo.model.prepare import batch_norm, constant_folding, control_flow, fusions, rewrites, shapes
 from octavo.model.prepare.opset import raise_opset
@@ -90,7 +89,6 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     if wanted.runtime_optimization:
         _optimize(model, log)
     _infer(model, wanted, log)
-    refuse_oversized(model)
     if wanted.remove_no_ops:
         log.put("no-ops", constant_folding.remove_no_ops(model), "{n} nodes without effect removed")
     if wanted.fold_constants:

@@ -2,7 +2,7 @@
 
 Neither sees large weights: they are given as inputs of known type and shape. What was known stays; inference
 only fills in what was not. A failure is a note, never the end: plans are better with shapes, not impossible
-without.
+without. Only a tensor that no memory holds is the end, as it is where a model is read.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import onnx_ir as ir
 from octavo.core import scratch
 from octavo.model.files.serialize import add_info, add_tensor, content, skeleton
 from octavo.model.graph import protos, query
+from octavo.model.graph.oversized import refuse_oversized
 from octavo.model.graph.tensors import ELEMENT_TYPES, tensor_bytes
 from octavo.model.runtime.session import runtime_ir_limit
 
@@ -119,6 +120,7 @@ def _merge(model: ir.Model, inferred: onnx.ModelProto) -> int:
             found = known.get(value.name or "")
             if found is not None:
                 count += _fill(value, found)
+    refuse_oversized(model)
     return count
 
 
