@@ -61,6 +61,8 @@ class VariantMaker:
             return Trial(self.part, variant, reason="it needs data to calibrate with")
         last = Trial(self.part, variant, reason="it has no way to be made")
         for way in variant.ways:
+            if "bits" in way and self.calibration is None:
+                continue
             last = self._try(variant, way, path)
             if last.holds:
                 return self.timed(last)

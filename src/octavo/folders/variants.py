@@ -67,6 +67,7 @@ _FOUR_WAYS: tuple[dict[str, Any], ...] = (
     {**_FOUR, "symmetric": True},
     {**_FOUR, "symmetric": False},
     {**_FOUR, "symmetric": False, "accuracy_level": 0},
+    {**_FOUR, "symmetric": True, "bits": 6},  # sensitive layers in 8 bits; finding them needs data
 )
 # Integers in blocks keep what one scale for a whole tensor of activations loses. Embeddings are int8 in
 # the file and float at run time: transformers.js 4 has no kernel in Chromium that looks up in quantized ones.
