@@ -43,3 +43,13 @@ def test_data_is_given_for_parts_by_name(tmp_path: Path, capsys: pytest.CaptureF
     assert main([*command, "--data", f"model={data}"]) == 0
     assert main([*command, "--data", f"modle={data}"]) == 2
     assert "no part 'modle'; did you mean 'model'?" in capsys.readouterr().err
+
+
+def test_what_is_not_there_is_named_before_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["quantize", str(tmp_path / "modle"), "-o", str(tmp_path)]) == 1
+    assert "There is no model at" in capsys.readouterr().err
+    source = text_encoder(tmp_path / "source")
+    assert main(["quantize", str(source), "-o", str(tmp_path / "out"), "--data", "random:4"]) == 2
+    assert "leave --data out" in capsys.readouterr().err

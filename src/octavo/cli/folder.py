@@ -98,6 +98,10 @@ def _data(given: list[str] | None) -> Any:
     """What ``--data`` names: for the first part, or ``PART=DATA`` for several."""
     if given is None:
         return None
+    if any(text.startswith("random:") for text in given):
+        raise RecipeError(
+            "Random data tells nothing about a folder; leave --data out: inputs are made up then."
+        )
     pairs = [text.partition("=") for text in given]
     if all(sign and not Path(text).exists() for text, (_, sign, _) in zip(given, pairs, strict=True)):
         return {name: data for name, _, data in pairs}

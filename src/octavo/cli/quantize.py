@@ -30,7 +30,8 @@ from octavo.cli.requirements import (
 from octavo.cli.selection import add_selection, changes_of, flags_of
 from octavo.cli.verb import Answer, Verb
 from octavo.core.effort import best_path
-from octavo.errors import RecipeError
+from octavo.core.files import similar_file
+from octavo.errors import ModelError, RecipeError
 
 if TYPE_CHECKING:
     from octavo.result import Result
@@ -127,6 +128,8 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
 
     if Path(options.model).is_dir():
         return quantize_folder(options, console)
+    if options.output and Path(options.output).is_dir() and not Path(options.model).exists():
+        raise ModelError(f"There is no model at {options.model}{similar_file(Path(options.model))}")
     refuse_folder_flags(options)
     if options.output is None:
         options.output = _output(options)

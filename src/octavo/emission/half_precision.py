@@ -6,6 +6,8 @@ and outputs of the model keep their names, and their types unless the plan chang
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -105,20 +107,13 @@ class _Computing:
 
     def _given(self, node: ir.Node) -> list[ir.Value]:
         slots = half_slots(node, self.opset, self.dtype)
-        return [
-            value
-            for index, value in enumerate(node.outputs)
-            if slots is not None and slots.gives(index) and query.element_type(value) is FLOAT
-        ]
+        floats = [i for i, value in enumerate(node.outputs) if query.element_type(value) is FLOAT]
+        return [node.outputs[i] for i in floats if slots is not None and slots.gives(i)]
 
     def _taken(self, node: ir.Node) -> list[int]:
         slots = half_slots(node, self.opset, self.dtype)
-        return [
-            index
-            for index, value in enumerate(node.inputs)
-            if value is not None and slots is not None and slots.takes(index)
-            and query.element_type(value) is FLOAT
-        ]  # fmt: skip
+        floats = [i for i, value in enumerate(node.inputs) if query.element_type(value) is FLOAT]
+        return [i for i in floats if slots is not None and slots.takes(i)]
 
     def _set_attributes(self, node: ir.Node) -> None:
         """Let attributes that name the type of the result follow it."""
@@ -138,7 +133,7 @@ class _Computing:
         if not others and not value.is_graph_output():
             return
         if value.is_graph_output():
-            self._behind_output(value, in_half)
+            self._behind_output(value, FLOAT, [use for use in value.uses() if (use.node, use.idx) in in_half])
             return
         name = f"{value.name}{_CAST}"
         cast = self._cast(value, FLOAT, name)
@@ -146,15 +141,17 @@ class _Computing:
             node.replace_input_with(index, cast.outputs[0])
         self._insert_behind(value, cast)
 
-    def _behind_output(self, value: ir.Value, in_half: set[tuple[ir.Node, int]]) -> None:
-        """Give the output's name to a Cast to float32; readers in 16 bits stay with the value itself."""
+    def _behind_output(
+        self, value: ir.Value, to: ir.DataType, readers: Sequence[tuple[ir.Node, int]]
+    ) -> None:
+        """Give the output's name to a Cast; these readers stay with the value itself."""
         name, producer = value.name or "", value.producer()
-        cast = self._cast(value, FLOAT, f"{name}{_CAST}")
-        mine = [use for use in value.uses() if use.node is cast or (use.node, use.idx) in in_half]
+        outer, inner = (_CAST, _HALF) if to is FLOAT else (_HALF, _CAST)
+        cast = self._cast(value, to, f"{name}{outer}")
         value.replace_all_uses_with(cast.outputs[0], replace_graph_outputs=True)
-        for node, index in mine:
+        for node, index in (*readers, (cast, 0)):
             node.replace_input_with(index, value)
-        value.name = self.edit.values.claim(f"{name}{_HALF}")
+        value.name = self.edit.values.claim(f"{name}{inner}")
         cast.outputs[0].name = name
         if producer is not None and producer.graph is not None:
             producer.graph.insert_after(producer, [cast])
@@ -196,7 +193,7 @@ class _Computing:
         prepend(graph, [node])
 
     def _convert_ends(self) -> None:
-        """Give the model's inputs and outputs the 16-bit type, and remove the Casts that this makes idle."""
+        """Give the model's inputs and outputs the 16-bit type; idle Casts are removed later."""
         for value in list(self.model.graph.inputs):
             if query.element_type(value) is not FLOAT:
                 continue
@@ -211,15 +208,5 @@ class _Computing:
                     node.replace_input_with(index, cast.outputs[0])
                 prepend(self.model.graph, [cast])
         for value in list(self.model.graph.outputs):
-            producer = value.producer()
-            if query.element_type(value) is not FLOAT or producer is None or value.is_graph_input():
-                continue
-            name = value.name or ""
-            cast = self._cast(value, self.dtype, f"{name}{_HALF}")
-            mine = [use for use in value.uses() if use.node is not cast]
-            value.replace_all_uses_with(cast.outputs[0], replace_graph_outputs=True)
-            for reader, index in (*mine, (cast, 0)):
-                reader.replace_input_with(index, value)
-            value.name = self.edit.values.claim(f"{name}{_CAST}")
-            cast.outputs[0].name = name
-            self.model.graph.insert_after(producer, [cast])
+            if query.element_type(value) is FLOAT and value.producer() is not None:
+                self._behind_output(value, self.dtype, list(value.uses()))

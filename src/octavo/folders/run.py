@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def quantize_folder(
         pipeline = Pipeline(found, Path(store), threads)
         pipeline.run(given.samples, sampled=given.made_up)
         maker = _Makers(found, pipeline, given, threads, seconds)
-        run = _Run(found, maker, staged, wanted, auto=variants == AUTO, tell=tell)
+        run = _Run(found, maker, staged, wanted, variants == AUTO, tell)
         trials = run.all()
         result = _result(run, trials, target, given)
         _describe(staged, result)
@@ -115,19 +115,15 @@ def _with_floor(variant: Variant, limits: Mapping[str, float | None]) -> Variant
     return replace(variant, floor=floor)
 
 
+@dataclass(frozen=True)
 class _Makers:
     """A maker for each part that the pipeline could feed."""
 
-    def __init__(
-        self,
-        folder: ModelFolder,
-        pipeline: Pipeline,
-        given: FolderData,
-        threads: int | None,
-        seconds: float,
-    ) -> None:
-        self.folder, self.pipeline, self.given = folder, pipeline, given
-        self.threads, self.seconds = threads, seconds
+    folder: ModelFolder
+    pipeline: Pipeline
+    given: FolderData
+    threads: int | None
+    seconds: float
 
     def split(self, part: Part) -> tuple[StoredFeeds | None, StoredFeeds]:
         """The feeds to calibrate with, and those to compare on: of other samples where there are two."""
@@ -164,22 +160,18 @@ class _Makers:
         return None
 
 
+@dataclass
 class _Run:
     """Makes all variants of all parts in a staged folder."""
 
-    def __init__(
-        self,
-        folder: ModelFolder,
-        makers: _Makers,
-        staged: Path,
-        wanted: Mapping[str, tuple[Variant, ...]],
-        *,
-        auto: bool,
-        tell: Progress,
-    ) -> None:
-        self.folder, self.makers, self.staged, self.wanted = folder, makers, staged, wanted
-        self.auto, self.tell = auto, tell
-        self.chosen: dict[str, str] = {}
+    folder: ModelFolder
+    makers: _Makers
+    staged: Path
+    wanted: Mapping[str, tuple[Variant, ...]]
+    auto: bool
+    tell: Progress
+    chosen: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def all(self) -> list[Trial]:
         """Every variant of every part; raises where a part can't be written at all."""
@@ -227,6 +219,10 @@ class _Run:
             self.chosen[part.name] = FP32.name
             return [*found, self._float(part, target, maker)]
         best = (quick or held)[0]
+        if not quick:
+            self.notes.append(
+                f"{part.name}: no variant that holds is as fast as float; the smallest was chosen"
+            )
         self.chosen[part.name] = best.variant.name
         kept = []
         for one in found:
@@ -242,7 +238,7 @@ class _Run:
 
 
 def _result(run: _Run, trials: Sequence[Trial], target: Path, given: FolderData) -> FolderResult:
-    notes: list[str] = []
+    notes = run.notes
     if given.made_up:
         notes.append(
             "no data: inputs are made up, and prompts sampled from the model itself; give data to calibrate"
