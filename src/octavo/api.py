@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, cast
 from octavo import pipeline
 from octavo.core.effort import EFFORTS, best_path, effort_of
 from octavo.core.plan import Plan
-from octavo.core.recipe import Pattern, Style
+from octavo.core.recipe import Pattern, RecipeSource, Style
 from octavo.core.stats import Stats
 from octavo.errors import RecipeError, closest
 from octavo.model.files.io import ModelSource
 from octavo.pipeline import Options, run_of
 from octavo.pipeline import trained as qat
-from octavo.pipeline.request import Changes, RecipeRequest, RecipeSource, style_of
+from octavo.pipeline.request import Changes, RecipeRequest, style_of
 from octavo.pipeline.weight_inputs import reads_inputs
 from octavo.result import Result, refuse_read_files, written_files
 from octavo.stages import load_stats
@@ -200,13 +200,13 @@ def _searched(
     *,
     thorough: bool,
 ) -> Result:
-    from octavo.tuning import search
+    from octavo.tuning import automatic
     from octavo.tuning.gates import gates_of_trial
 
     given = dict(requirements)
     limit = cast("Limit | float | None", given.pop("time_limit", TIME_LIMIT))
     task = task_of(cast("TaskCheck | str | None", given.pop("task", None)), data)
-    tuned = search.tune(
+    tuned = automatic.tune(
         model,
         data,
         request,
@@ -246,7 +246,7 @@ def tune(
     This is what ``quantize`` does with the efforts ``standard`` and ``search``. Without data inputs are made
     up, and nothing is required of fidelity. ``seconds`` is how long models are timed in one round.
     """
-    from octavo.tuning import search
+    from octavo.tuning import automatic
 
     call = _Call.of(dict(more))
     task = call.requirements.get("task")
@@ -257,7 +257,7 @@ def tune(
     limit: Limit | float | None = more.get("time_limit", TIME_LIMIT)
     given.pop("task", None)
     given.pop("time_limit", None)
-    return search.tune(
+    return automatic.tune(
         model,
         data,
         RecipeRequest.of(recipe, target, call.changes),

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from octavo import calibration, pipeline
 from octavo.calibration import saved
 from octavo.core.plan import Plan
+from octavo.core.recipe import RecipeSource
 from octavo.core.scheme import Method
 from octavo.core.shown import Shown
 from octavo.core.stats import Stats
@@ -21,7 +22,7 @@ from octavo.model.prepare import PrepareOptions, PrepareReport
 from octavo.model.prepare import prepare as prepare_model
 from octavo.pipeline import Calibrated, Options, run_of
 from octavo.pipeline.calibrate import statistics
-from octavo.pipeline.request import Changes, RecipeRequest, RecipeSource
+from octavo.pipeline.request import Changes, RecipeRequest
 from octavo.planning import check_fits
 from octavo.reporting import inspection
 from octavo.reporting.inspection import Inspection

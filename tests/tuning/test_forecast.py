@@ -157,13 +157,13 @@ def test_a_search_reports_how_long_it_takes_in_all() -> None:
 def test_what_is_made_is_not_counted_as_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """The candidates with steps are named by the static way that they start from, not by the best so far."""
     ahead: dict[str, list[int]] = {}
-    begin = search._Search.begin
+    begin = search.Search.begin
 
-    def counted(self: search._Search, stage: str) -> None:
+    def counted(self: search.Search, stage: str) -> None:
         begin(self, stage)
         ahead.setdefault(stage, []).append(len(self._works()["steps"]))
 
-    monkeypatch.setattr(search._Search, "begin", counted)
+    monkeypatch.setattr(search.Search, "begin", counted)
     octavo.tune(conv_and_linear(), samples(8), threads=1, engine="serial", seconds=0.01)
     steps = ahead["steps"]
     assert steps == sorted(steps, reverse=True)

@@ -11,8 +11,8 @@ import octavo
 from octavo import pipeline
 from octavo.core.progress import silent
 from octavo.evaluation.timing.latency import Ratio
-from octavo.tuning import runner, search
-from octavo.tuning.deadline import Deadline, Limit, OutOfTime
+from octavo.tuning import runner
+from octavo.tuning.deadline import TIME_LIMIT, Deadline, Limit, OutOfTime
 from octavo.tuning.trial import Demands
 from tuning.nets import conv_and_linear, samples
 
@@ -42,7 +42,7 @@ def with_steps(monkeypatch: pytest.MonkeyPatch, happens: Any) -> None:
 
 def test_a_running_trial_is_stopped_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     deadline = Deadline()
-    monkeypatch.setattr(search.Deadline, "after", lambda seconds: deadline)
+    monkeypatch.setattr(Deadline, "after", lambda seconds: deadline)
 
     def too_long(run: pipeline.Run) -> None:
         deadline.limit = Limit(0)
@@ -60,7 +60,7 @@ def test_calibration_is_stopped_too_once_there_is_a_result_that_needs_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     deadline, real = Deadline(), runner.statistics
-    monkeypatch.setattr(search.Deadline, "after", lambda seconds: deadline)
+    monkeypatch.setattr(Deadline, "after", lambda seconds: deadline)
 
     def statistics(*arguments: Any, **more: Any) -> Any:
         deadline.limit = Limit(0)
@@ -108,7 +108,7 @@ def test_ctrl_c_before_the_first_result_ends_the_run(monkeypatch: pytest.MonkeyP
 def test_waiting_for_other_programs_does_not_count_unless_a_limit_was_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    default, given = Deadline.after(search.TIME_LIMIT), Deadline.after(180)
+    default, given = Deadline.after(TIME_LIMIT), Deadline.after(180)
     for deadline in (default, given):
         deadline.is_armed = True
         deadline.began -= 1000  # of which the processor was used for next to nothing

@@ -13,6 +13,13 @@ PRESET_NAMES = ("W8A8", "W8A16", "W8", "W4", "W4A16", "FP8")
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add the flags to a parser; the size of weights is beside that of images (:mod:`.data`)."""
     parser.set_defaults(share=None)
+    _add_nodes(parser)
+    _add_types(parser)
+    _add_blocks(parser)
+
+
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say which nodes."""
     what = parser.add_argument_group("what to quantize")
     what.add_argument(
         "--exclude",
@@ -29,6 +36,10 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         help="quantize these nodes and no others; may be repeated",
     )
     what.add_argument("--op-types", metavar="A,B", help="quantize these op types and no others")
+
+
+def _add_types(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how."""
     how = parser.add_argument_group("how")
     how.add_argument(
         "--recipe", metavar="FILE|PRESET", help=f"a YAML or JSON file, or one of {', '.join(PRESET_NAMES)}"
@@ -79,7 +90,6 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="win back accuracy: smoothquant, equalize, clip, rounding, … (see octavo steps)",
     )
-    _add_blocks(parser)
 
 
 def _add_blocks(parser: argparse.ArgumentParser) -> None:

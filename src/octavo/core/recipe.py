@@ -288,6 +288,38 @@ def preset(name: str) -> Recipe:
     return PRESETS[name]
 
 
+RecipeSource = Recipe | str | Path | Mapping[str, Any]
+
+
+def recipe_of(given: RecipeSource) -> Recipe:
+    """Return a recipe from a value, plain data, the name of a preset in any case, or a file."""
+    if isinstance(given, Recipe):
+        return given
+    if isinstance(given, Mapping):
+        return Recipe.from_dict(dict(given))
+    if not isinstance(given, str | Path):
+        raise RecipeError(
+            f"A recipe is a Recipe, a dict, a preset's name or a file, not a {type(given).__name__}."
+        )
+    presets = {name.lower(): recipe for name, recipe in PRESETS.items()}
+    found = presets.get(str(given).lower())
+    if found is not None:
+        return found
+    if not Path(given).suffix and not _exists(Path(given)):
+        raise RecipeError(
+            f"recipe {str(given)!r} is neither a preset nor a file that exists"
+            f"{closest(str(given), PRESETS) or '.'} Presets: {', '.join(PRESETS)}."
+        )
+    return Recipe.load(given)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
 __all__ = [
     "COMPRESSED",
     "FP8",
@@ -307,8 +339,10 @@ __all__ = [
     "Pattern",
     "Placement",
     "Recipe",
+    "RecipeSource",
     "Style",
     "WeightOnly",
     "WriteOptions",
     "preset",
+    "recipe_of",
 ]

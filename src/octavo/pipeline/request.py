@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypedDict
 
 from octavo.algorithms.steps.registry import FOR_BLOCKS
@@ -17,7 +16,6 @@ from octavo.core.qtypes import INT8, QType, qtype
 from octavo.core.recipe import (
     COMPRESSED,
     HALF,
-    PRESETS,
     W4,
     DynamicScheme,
     FloatType,
@@ -25,8 +23,10 @@ from octavo.core.recipe import (
     LayerWeights,
     Pattern,
     Recipe,
+    RecipeSource,
     Style,
     WeightOnly,
+    recipe_of,
 )
 from octavo.core.scheme import Method, Scheme
 from octavo.emission import OutputFormat, output_format
@@ -36,8 +36,6 @@ from octavo.targets import Target
 from octavo.targets import target as find_target
 
 DEFAULT_TARGET = "ort-cpu"
-
-RecipeSource = Recipe | str | Path | Mapping[str, Any]
 
 
 class Changes(TypedDict, total=False):
@@ -339,35 +337,6 @@ def _layer(pattern: str, text: str | int, signed: bool) -> LayerWeights:
     if size and not size.isdigit():
         raise RecipeError(f"layers: {text!r} is not bits or a type, with a block size behind a slash: 8/64.")
     return LayerWeights(pattern, _of_bits(kind, signed), int(size) if size else None)
-
-
-def recipe_of(given: RecipeSource) -> Recipe:
-    """Return a recipe from a value, plain data, the name of a preset in any case, or a file."""
-    if isinstance(given, Recipe):
-        return given
-    if isinstance(given, Mapping):
-        return Recipe.from_dict(dict(given))
-    if not isinstance(given, str | Path):
-        raise RecipeError(
-            f"A recipe is a Recipe, a dict, a preset's name or a file, not a {type(given).__name__}."
-        )
-    presets = {name.lower(): recipe for name, recipe in PRESETS.items()}
-    found = presets.get(str(given).lower())
-    if found is not None:
-        return found
-    if not Path(given).suffix and not _exists(Path(given)):
-        raise RecipeError(
-            f"recipe {str(given)!r} is neither a preset nor a file that exists"
-            f"{closest(str(given), PRESETS) or '.'} Presets: {', '.join(PRESETS)}."
-        )
-    return Recipe.load(given)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
 
 
 def style_of(style: Style | str) -> Style:

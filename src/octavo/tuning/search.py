@@ -14,21 +14,11 @@ little comes first, and a trial that could not be chosen even if it were exact i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-from octavo import pipeline
-from octavo.calibration.engines import held
-from octavo.core import scratch
-from octavo.core.cpu import cores
 from octavo.core.recipe import Recipe
-from octavo.errors import OctavoError, RecipeError
-from octavo.model.files import io
-from octavo.pipeline import Destination, Run
-from octavo.pipeline.request import RecipeRequest
+from octavo.errors import OctavoError
+from octavo.pipeline import Destination
 from octavo.tuning import choice
 from octavo.tuning.candidates import (
     Candidate,
@@ -46,13 +36,11 @@ from octavo.tuning.candidates import (
     without_layers,
     without_start,
 )
-from octavo.tuning.deadline import TIME_LIMIT, Deadline, Limit, OutOfTime
+from octavo.tuning.deadline import OutOfTime
 from octavo.tuning.forecast import Work, weight_products
 from octavo.tuning.runner import TrialRunner
 from octavo.tuning.sensitivity import Layer
-from octavo.tuning.split import Split
-from octavo.tuning.task_check import TaskCheck, TaskChecker
-from octavo.tuning.trial import FAITHFUL_DB, Demands, Trial, Tuned
+from octavo.tuning.trial import Demands, Trial
 
 WEAK_DB = 18.0  # a layer with a smaller signal to noise ratio of its own is a candidate for float
 WEAK_MOST = 4  # layers that stay float where nothing is demanded
@@ -62,103 +50,9 @@ WORTH_TRYING = 0.05  # of ln(speed): what a step could gain at most, for its tri
 FIRST_LOOK = 0.5  # seconds that the first result is timed, so that it can be written
 
 
-def tune(
-    model: io.ModelSource,
-    data: Any,
-    request: RecipeRequest,
-    run: Run,
-    *,
-    demands: Demands | None = None,
-    task: TaskCheck | None = None,
-    thorough: bool = True,
-    time_limit: Limit | float | None = TIME_LIMIT,
-    seconds: float = 3.0,
-) -> Tuned:
-    """Quantize a model in the way that measuring shows to be best.
+class Search:
+    """The rounds of trials, in order, and the best result so far."""
 
-    All static candidates start from the recipe of the request; what it includes and excludes holds for every
-    candidate. Unless ``thorough``, layers and kinds of operators are left in float only where nothing else
-    meets the demands and is faster than float. The first result that meets them is written to the
-    destination of the run at once, and replaced by the best in the end. After ``time_limit`` seconds the
-    trial under way is given up; Ctrl-C does the same. Both keep the best so far, and a note says so.
-    """
-    deadline = Deadline.after(time_limit)
-    wanted = demands if demands is not None else _default_demands(data)
-    if wanted.max_drop is not None and task is None:
-        raise RecipeError("max_drop limits the loss of a task's figure; say which task, with its data.")
-    base, target = request.resolve(static=True)
-    if request.recipe is None:
-        base = base.but(steps=())  # candidates add their own
-    execution = run.execution
-    target = target.at(execution.threads if execution.threads is not None else cores())
-    prepared = pipeline.prepared(model, pipeline.needed_opset(base), run, fingerprint=True)
-    split = Split.of(data, prepared.model, run.observation.samples)
-    engine = execution.start()
-    to, run = (
-        run.destination,
-        replace(
-            run,
-            execution=replace(execution, engine=engine),
-            observation=replace(run.observation, samples=base.calibration_samples),
-            destination=Destination(),
-        ),
-    )
-    with scratch.folder() as folder, held(engine):
-        runner = TrialRunner(prepared, split, target, Path(folder), engine, run, deadline)
-        runner.objective = wanted.optimize
-        if wanted.optimize.is_about_tokens and runner.reference.language is None:
-            raise RecipeError(
-                f"optimize {wanted.optimize.value!r} is about language models, and this model is none: it has"
-                " no input of token ids with logits for each of them that depend on earlier tokens alone."
-                " Leave it out, or write 'size'."
-            )
-        search = _Search(runner, wanted, base, seconds, thorough, to, is_free=not request.fixes_recipe)
-        if task is not None:
-            search.begin("float")
-            runner.checker = TaskChecker(task, model, engine, runner.run.progress)
-        try:
-            search.run()
-        except KeyboardInterrupt:
-            if search.best is None:
-                raise
-            runner.notes.append(f"stopped after {len(runner.trials)} trials; this is the best of them")
-        best, met, reason = choice.pick(runner.trials, wanted, runner.unchanged)
-        if met:
-            search.write(best)
-    if deadline.is_over and deadline.limit is not None:
-        runner.notes.append(f"the time of {deadline.allowed:g} s was over before all was tried")
-    return Tuned(
-        tuple(runner.trials),
-        best,
-        met,
-        reason,
-        split.unseen,
-        runner.float_bytes,
-        wanted,
-        search.layers,
-        (*split.notes, *runner.notes, *_uncertain(best, wanted, split.unseen)),
-        execution.threads,
-    )
-
-
-def _uncertain(best: Trial, demands: Demands, held_back: int) -> list[str]:
-    """What the samples that were held back can't tell of the result."""
-    least = demands.min_sqnr if demands.min_sqnr is not None else FAITHFUL_DB
-    interval = best.sqnr_interval
-    if interval is None or best.sqnr_db is None or not interval[0] < least <= best.sqnr_db:
-        return []
-    return [
-        f"{held_back} held-back samples can't tell whether {least:g} dB are kept: {best.sqnr_db:.1f} dB"
-        f" ({interval[0]:.1f} … {interval[1]:.1f}); give more data to know"
-    ]
-
-
-def _default_demands(data: Any) -> Demands:
-    """Inputs that are made up say little about fidelity, and nothing is demanded of it there."""
-    return Demands() if data is not None else Demands(min_sqnr=-math.inf)
-
-
-class _Search:
     def __init__(
         self,
         runner: TrialRunner,
