@@ -1,7 +1,7 @@
 """Write a software bill of materials: what Octavo needs, as it is installed here (CycloneDX 1.6, JSON).
 
 ``python scripts/sbom.py [OUT] [--extra NAME …]``. It lists the installed versions of Octavo's dependencies,
-of the named extras, and of theirs in turn,
+of the named extras, of theirs in turn, and the JavaScript in the report's page,
 with licences, package URLs and who needs whom. The same environment
 gives the same bytes, but for time and serial number, which ``SOURCE_DATE_EPOCH`` fixes.
 """
@@ -28,6 +28,11 @@ _NEED = re.compile(
 )
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 ROOT = "octavo"
+PAGE = "src/octavo/reporting/html/assets/echarts.common.min.js"
+BUNDLED = {
+    "echarts": "Apache-2.0 AND BSD-3-Clause AND 0BSD",
+    "zrender": "BSD-3-Clause",
+}  # echarts: with d3, tslib
 HERE = Path(__file__).resolve().parent.parent
 
 
@@ -113,6 +118,28 @@ def component(name: str, distribution: metadata.Distribution) -> dict[str, Any]:
     return made
 
 
+def bundled() -> list[dict[str, Any]]:
+    """The JavaScript libraries in the page's file, which names their versions."""
+    content = (HERE / PAGE).read_bytes()
+    versions = {
+        "echarts": re.search(rb'version="([\d.]+)"', content),
+        "zrender": re.search(rb'zrender:"([\d.]+)"', content),
+    }
+    return [
+        {
+            "type": "library",
+            "bom-ref": (purl := f"pkg:npm/{name}@{found[1].decode()}"),
+            "name": name,
+            "version": found[1].decode(),
+            "purl": purl,
+            "licenses": [{"expression": BUNDLED[name]}],
+            "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(content).hexdigest()}],
+        }
+        for name, found in versions.items()
+        if found is not None
+    ]
+
+
 def reference(name: str, distribution: metadata.Distribution) -> str:
     """A package URL."""
     return f"pkg:pypi/{name}@{distribution.version}"
@@ -125,9 +152,13 @@ def bill(extras: Sequence[str] = ()) -> dict[str, Any]:
     parts = {name: component(name, distribution) for name, (distribution, _) in sorted(found.items())}
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     now = datetime.fromtimestamp(int(epoch), timezone.utc) if epoch else datetime.now(timezone.utc)
-    serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(parts, sort_keys=True) + now.isoformat())
+    inside = bundled()
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps([parts, inside], sort_keys=True) + now.isoformat())
+    parts.update((one["name"], one) for one in inside)
     root = {"type": "library", "bom-ref": ROOT, "name": ROOT, "version": own_version()}
     needed = {ROOT: [name for name, _ in direct], **{name: list(below) for name, (_, below) in found.items()}}
+    needed[ROOT] += BUNDLED
+    needed |= {"echarts": ["zrender"], "zrender": []}
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -136,7 +167,7 @@ def bill(extras: Sequence[str] = ()) -> dict[str, Any]:
         "version": 1,
         "metadata": {
             "timestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "component": {**root, "licenses": [{"expression": "MIT"}]},
+            "component": {**root, "licenses": [{"expression": own_licence()}]},
             "properties": [{"name": "octavo:extras", "value": ",".join(extras)}],
         },
         "components": list(parts.values()),
@@ -148,6 +179,12 @@ def bill(extras: Sequence[str] = ()) -> dict[str, Any]:
             for name, below in needed.items()
         ],
     }
+
+
+def own_licence() -> str:
+    """The licences of what the package holds, by its project file."""
+    project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return str(project["license"])
 
 
 def own_version() -> str:

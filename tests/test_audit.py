@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from octavo.reporting.html import page
+
 ROOT = Path(__file__).resolve().parent.parent
 
 tomllib = pytest.importorskip("tomllib", reason="it comes with Python 3.11")
@@ -157,10 +159,14 @@ def test_the_bill_of_materials_is_a_cyclonedx_document(monkeypatch: pytest.Monke
     assert made["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
     parts = {part["name"]: part for part in made["components"]}
     assert set(REQUIRED) | {"onnxruntime", "pillow", "rich"} <= set(parts)
+    assert made["metadata"]["component"]["licenses"] == [{"expression": PROJECT["license"]}]
+    inside = {name: parts[name]["version"] for name in ("echarts", "zrender")}
+    assert inside["echarts"] == page.ECHARTS
     for name, part in parts.items():
         assert part["type"] == "library"
-        assert part["version"] == metadata.version(name)
-        assert part["purl"] == part["bom-ref"] == f"pkg:pypi/{name}@{part['version']}"
+        assert part["version"] == (inside.get(name) or metadata.version(name))
+        kind = "npm" if name in inside else "pypi"
+        assert part["purl"] == part["bom-ref"] == f"pkg:{kind}/{name}@{part['version']}"
         for licence in part.get("licenses", ()):
             assert len(licence) == 1
             assert licence.keys() <= {"expression", "license"}

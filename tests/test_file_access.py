@@ -61,7 +61,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tempfile.gettempdir": "where it makes them",
         "shutil.rmtree": "removes them",
     },
-    "core/recipe.py": {"yaml.load": "plain data alone, with merges in bounds"},
     "core/linear_regex.py": {
         "re.compile(text)": "checks the syntax of a recipe's expression; matching never backtracks",
         "importlib.import_module": "Python's own parser of expressions",

@@ -174,7 +174,7 @@ class Recipe(Brief):
         except ValueError as error:
             raise RecipeError(f"Recipe {path} is no text in UTF-8: {error}.") from error
         try:
-            data = json.loads(text) if path.suffix == ".json" else yaml.load(text, _Loader)
+            data = json.loads(text) if path.suffix == ".json" else _Loader(text).get_single_data()
         except Exception as error:  # PyYAML lets through whatever int() or a dict raises
             raise RecipeError(f"Recipe {path} is neither YAML nor JSON: {_reason(error)}.") from error
         try:

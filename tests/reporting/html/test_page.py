@@ -98,6 +98,8 @@ def test_the_library_comes_with_its_licence() -> None:
     folder = resources.files("octavo.reporting.html") / "assets"
     assert "Apache License" in (folder / "echarts.LICENSE").read_text()
     assert "Apache ECharts" in (folder / "echarts.NOTICE").read_text()
+    assert "Mike Bostock" in (folder / "echarts.LICENSE-d3").read_text()
+    assert "Baidu" in (folder / "echarts.LICENSE-zrender").read_text()
     assert f'version="{page.ECHARTS}"' in (folder / "echarts.common.min.js").read_text()
 
 
