@@ -81,7 +81,7 @@ def quantize_folder(
         tell("running in float", 0, None)
         pipeline = Pipeline(found, Path(store), threads)
         pipeline.run(given.samples, sampled=given.made_up)
-        maker = _Makers(found, pipeline, given, threads, seconds)
+        maker = Makers(found, pipeline, given, threads, seconds)
         run = _Run(found, maker, staged, wanted, variants == AUTO, tell)
         trials = run.all()
         result = _result(run, trials, target, given)
@@ -116,7 +116,7 @@ def _with_floor(variant: Variant, limits: Mapping[str, float | None]) -> Variant
 
 
 @dataclass(frozen=True)
-class _Makers:
+class Makers:
     """A maker for each part that the pipeline could feed."""
 
     folder: ModelFolder
@@ -165,7 +165,7 @@ class _Run:
     """Makes all variants of all parts in a staged folder."""
 
     folder: ModelFolder
-    makers: _Makers
+    makers: Makers
     staged: Path
     wanted: Mapping[str, tuple[Variant, ...]]
     auto: bool
