@@ -1,7 +1,7 @@
 """A float decoder of the GPT kind, of any size, written to disk piece by piece.
 
 Token ids go through an embedding (Gather), layers of LayerNormalization, attention without a mask and a
-GELU feed-forward part, and an output projection. Linear layers are MatMul + Add, as exporters spell them.
+GELU feed-forward part, and an output projection. Linear layers are MatMul + Add, as exporters write them.
 The weights are random and seeded, and lie in one external data file; no more than one piece of them is in
 memory at a time.
 """
@@ -110,7 +110,7 @@ def attention(w: Writer, x: str, name: str, size: Size, deviation: float) -> str
 
 
 def feed_forward(w: Writer, x: str, name: str, size: Size, deviation: float) -> str:
-    """Linear, GELU (spelled with Erf), linear."""
+    """Linear, GELU (written with Erf), linear."""
     up = w.linear(x, f"{name}.up", size.width, 4 * size.width)
     erf = w.node("Erf", [w.node("Div", [up, "root_two"], f"{name}.div")], f"{name}.erf")
     gate = w.node("Mul", [up, w.node("Add", [erf, "one"], f"{name}.shifted")], f"{name}.gate")

@@ -57,7 +57,7 @@ PATTERNS: dict[str, Pattern] = {
     "detection head, distances": Pattern("yolov8n", _HEAD, r"22/dfl/"),
     "detection head, boxes": Pattern("yolov8n", _HEAD, r"22/(Sub|Add_|Div_|Mul_)"),
 }
-LOUD = "gated layers"
+OUTLIER = "gated layers"
 SEEN = 4  # samples by which fidelity is judged
 
 
@@ -72,7 +72,7 @@ def task_fragile(payload: Figures) -> Figures:
     source = zoo_module(payload["zoo"], "evaluate").model_path(pattern.model)
     output = Path(payload["output"])
     output.parent.mkdir(parents=True, exist_ok=True)
-    if name == LOUD and off:
+    if name == OUTLIER and off:
         outliers.outlier_layers = lambda nodes: frozenset()
     began = time.perf_counter()
     added = 0

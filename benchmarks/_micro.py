@@ -109,7 +109,7 @@ class Micro(Net):
         gamma, beta = np.ones(width, np.float32), np.zeros(width, np.float32)
         return self.add("LayerNormalization", [x, self.constant(gamma), self.constant(beta)], axis=-1)
 
-    def spelled(self, op: str, x: str, taken: int, given: int) -> str:
+    def written(self, op: str, x: str, taken: int, given: int) -> str:
         """A linear layer as one operator of the runtime: the input is float, or quantized ahead of time."""
         integers, zeros, scales = self.values((taken, given), 1, taken)
         weight, scale, zero = self.constant(integers), self.constant(scales), self.constant(zeros)

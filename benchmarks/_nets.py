@@ -149,7 +149,7 @@ def _encoder(net: Net, x: str, mask: str) -> str:
 
 
 def attention(net: Net, x: str, mask: str | None = None) -> str:
-    """Self-attention of BERT-base's width, spelled out; a mask is added to the scores."""
+    """Self-attention of BERT-base's width, written out; a mask is added to the scores."""
     split = net.constant(np.int64([0, 0, HEADS, WIDTH // HEADS]))
     parts = []
     for order in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]):
@@ -166,7 +166,7 @@ def attention(net: Net, x: str, mask: str | None = None) -> str:
 
 
 def gelu(net: Net, x: str) -> str:
-    """Gelu spelled with Erf, as exporters write it."""
+    """Gelu written with Erf, as exporters write it."""
     error = net.add("Erf", [net.add("Div", [x, net.constant(np.float32(2**0.5))])])
     gate = net.add("Mul", [x, net.add("Add", [error, net.constant(np.float32(1))])])
     return net.add("Mul", [gate, net.constant(np.float32(0.5))])

@@ -32,7 +32,7 @@ def some_feeds(payload: Figures) -> list[Feed]:
 
 
 def _others(payload: Figures) -> Iterator[Feed]:
-    """More pictures for sets of yolov8n: those that it is judged by, of which the labels are not used."""
+    """More images for sets of yolov8n: those that it is judged by, of which the labels are not used."""
     if payload["model"] == "yolov8n":
         inputs = zoo_module(payload["zoo"], "inputs")
         (name,) = next(iter(inputs.calibration("yolov8n", limit=1)))

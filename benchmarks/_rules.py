@@ -309,7 +309,7 @@ def _shuffle(m: Micro, x: str) -> str:
 
 
 def _rows(m: Micro) -> str:
-    """A picture as rows for a linear layer: Reshape, Transpose."""
+    """An image as rows for a linear layer: Reshape, Transpose."""
     scale = 0.05 if m.form == "shared scale" else 0.04
     x = m.q(m.relu(m.conv(m.q("x"))), low=True)
     y = m.q(m.add("Reshape", [x, m.constant(np.int64([1, 64, 3136]))]), low=True, scale=scale)
@@ -348,12 +348,12 @@ def _gemm_bias(m: Micro) -> str:
     return m.norm(m.add("Gemm", [x, m.weight((768, 768), 1, 768), bias]))
 
 
-def _linear_spelled(m: Micro) -> str:
+def _linear_written(m: Micro) -> str:
     x = m.norm("x")
     if m.form == "MatMulIntegerToFloat":
-        return m.norm(m.spelled("MatMulIntegerToFloat", x, 768, 768))
+        return m.norm(m.written("MatMulIntegerToFloat", x, 768, 768))
     if m.form.startswith("dynamic"):
-        return m.norm(m.spelled("DynamicQuantizeMatMul", x, 768, 768))
+        return m.norm(m.written("DynamicQuantizeMatMul", x, 768, 768))
     return m.norm(m.linear(m.q(x)))
 
 
@@ -416,7 +416,7 @@ def _three_readers(m: Micro) -> str:
     """Three linear layers that read one tensor, as query, key and value do."""
     x = m.norm("x")
     if m.form == "dynamic":
-        parts = [m.spelled("DynamicQuantizeMatMul", x, 768, 768) for _ in range(3)]
+        parts = [m.written("DynamicQuantizeMatMul", x, 768, 768) for _ in range(3)]
     else:
         shared = m.q(x)
         parts = [m.linear(shared if m.form == "one Q" else m.q(x)) for _ in range(3)]
@@ -429,7 +429,7 @@ def _decoder(m: Micro) -> str:
         if m.form.startswith("4-bit"):
             x = m.in_blocks(x, taken, given, bits=4, block=128, level=0 if "level 0" in m.form else 4)
         elif m.form.startswith("dynamic"):
-            x = m.spelled("DynamicQuantizeMatMul", x, taken, given)
+            x = m.written("DynamicQuantizeMatMul", x, taken, given)
         else:
             x = m.linear(x, taken, given)
     return x
@@ -469,7 +469,7 @@ def _lstm(hidden: int) -> Callable[[Micro], str]:
 
 S8, U8U8 = {"act": "int8"}, {"weight": "uint8"}
 ONE: Shapes = {"x": (1, 1, 768)}
-PICTURE: Shapes = {"x": (1, 3, 224, 224)}
+LARGE_IMAGE: Shapes = {"x": (1, 3, 224, 224)}
 
 RULES: tuple[Rule, ...] = (
     Rule("uint8, not int8 activations", _two_readers, "u8 s8", "s8 s8", GAINS, types={"s8 s8": S8}),
@@ -489,29 +489,29 @@ RULES: tuple[Rule, ...] = (
     Rule("int32 bias of Conv as fast as float", between(_bias), "int32 bias", "float bias", NO_SLOWER),
     Rule(
         "stem of 27 products, Relu", _stem(32, 3, "Relu"), "stem float", "stem Q",
-        shapes=PICTURE, threads=FEW,
+        shapes=LARGE_IMAGE, threads=FEW,
     ),
     Rule(
         "stem of 27 products, Relu, many threads", _stem(32, 3, "Relu"), "stem Q", "stem float",
-        shapes=PICTURE, threads=MANY,
+        shapes=LARGE_IMAGE, threads=MANY,
     ),
     Rule(
         "depthwise behind a float stem", _stem(32, 3, "Relu"), "both float", "stem float",
-        shapes=PICTURE, threads=FEW,
+        shapes=LARGE_IMAGE, threads=FEW,
     ),
     Rule(
         "first block with a float stem added", _first_block, "last float", "last Q",
-        shapes=PICTURE, threads=FEW,
+        shapes=LARGE_IMAGE, threads=FEW,
     ),
     Rule(
         "stem of 27 products, SiLU", _stem(16, 3, "SiLU"), "stem float", "stem Q",
-        shapes=PICTURE, threads=FEW,
+        shapes=LARGE_IMAGE, threads=FEW,
     ),
     Rule(
         "stem of 27 products, SiLU, many threads", _stem(16, 3, "SiLU"), "stem Q", "stem float",
-        shapes=PICTURE, threads=MANY,
+        shapes=LARGE_IMAGE, threads=MANY,
     ),
-    Rule("stem of 147 products", _stem(64, 7, "Relu"), "stem Q", "stem float", shapes=PICTURE),
+    Rule("stem of 147 products", _stem(64, 7, "Relu"), "stem Q", "stem float", shapes=LARGE_IMAGE),
     Rule(
         "depthwise between 1x1", _depthwise, "depthwise Q", "depthwise float",
         shapes={"x": (1, 24, 56, 56)},
@@ -572,11 +572,11 @@ RULES: tuple[Rule, ...] = (
         shapes=TEXT,
     ),
     Rule("Gemm: int32 bias", _gemm_bias, "int32 bias", "float bias", shapes=TEXT),
-    Rule("linear: Q, MatMulIntegerToFloat", _linear_spelled, "MatMulIntegerToFloat", "QDQ", NO_SLOWER, TEXT),
-    Rule("linear: ranges at run time gain", _linear_spelled, "dynamic", "float", GAINS, TEXT),
-    Rule("linear: static as fast as run time", _linear_spelled, "QDQ", "dynamic", NO_SLOWER, TEXT),
+    Rule("linear: Q, MatMulIntegerToFloat", _linear_written, "MatMulIntegerToFloat", "QDQ", NO_SLOWER, TEXT),
+    Rule("linear: ranges at run time gain", _linear_written, "dynamic", "float", GAINS, TEXT),
+    Rule("linear: static as fast as run time", _linear_written, "QDQ", "dynamic", NO_SLOWER, TEXT),
     Rule(
-        "linear: uint8 weights at run time", _linear_spelled, "dynamic", "dynamic, u8", GAINS, TEXT,
+        "linear: uint8 weights at run time", _linear_written, "dynamic", "dynamic, u8", GAINS, TEXT,
         {"dynamic, u8": U8U8},
     ),
     Rule(

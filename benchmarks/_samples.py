@@ -225,20 +225,20 @@ def _detection(evaluate: Any, name: str, limit: int | None) -> Iterator[Callable
     def noted() -> Noted | None:
         if not runs:
             return None
-        run, pictures = runs[0], list(runs[0].params.imgIds)
-        each = run.evalImgs  # of each class, in each range of areas, of each picture
+        run, images = runs[0], list(runs[0].params.imgIds)
+        each = run.evalImgs  # of each class, in each range of areas, of each image
 
         def partial(keep: np.ndarray) -> float:
             kept = np.flatnonzero(keep)
-            starts = range(0, len(each), len(pictures))
-            run.evalImgs = [each[start + picture] for start in starts for picture in kept]
-            run.params.imgIds = run._paramsEval.imgIds = [pictures[picture] for picture in kept]
+            starts = range(0, len(each), len(images))
+            run.evalImgs = [each[start + image] for start in starts for image in kept]
+            run.params.imgIds = run._paramsEval.imgIds = [images[image] for image in kept]
             with contextlib.redirect_stdout(None):
                 run.accumulate()
             precision = run.eval["precision"][:, :, :, 0, -1]
             return float(precision[precision > -1].mean())
 
-        return len(pictures), partial
+        return len(images), partial
 
     with _instead(cocoeval, "COCOeval", noting):
         yield noted

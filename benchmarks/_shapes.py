@@ -2,7 +2,7 @@
 
 They keep what decides about speed: operators, widths, sizes of tensors, what is read twice. Shortened
 where more of the same would say no more: BERT has 6 of 12 layers, ViT-B/16 has 4 of 12, the
-YOLOv8n-shaped detector sees pictures of 320 × 320. Batch normalization is folded, as exporters do. Values
+YOLOv8n-shaped detector sees images of 320 × 320. Batch normalization is folded, as exporters do. Values
 stay near one everywhere.
 """
 
@@ -241,7 +241,7 @@ def yolov8() -> Any:
     return _image_model(d.net, d.decoded(d.net.add("Concat", rows, axis=2)), DETECTOR_IMAGE)
 
 
-def _pictures(size: int) -> Callable[[int], list[Feed]]:
+def _images(size: int) -> Callable[[int], list[Feed]]:
     def make(count: int) -> list[Feed]:
         rng = np.random.default_rng(4)
         return [{"image": rng.standard_normal((1, 3, size, size), np.float32)} for _ in range(count)]
@@ -251,9 +251,9 @@ def _pictures(size: int) -> Callable[[int], list[Feed]]:
 
 SHAPES: dict[str, Shape] = {
     "resnet50": Shape(lambda: resnet50(batch=1), images),
-    "mobilenet_v2": Shape(mobilenet_v2, _pictures(IMAGE)),
-    "mobilenet_v3": Shape(mobilenet_v3, _pictures(IMAGE)),
+    "mobilenet_v2": Shape(mobilenet_v2, _images(IMAGE)),
+    "mobilenet_v3": Shape(mobilenet_v3, _images(IMAGE)),
     "bert": Shape(lambda: bert_base(BERT_LAYERS), texts),
-    "vit": Shape(vit, _pictures(IMAGE)),
-    "yolov8": Shape(yolov8, _pictures(DETECTOR_IMAGE)),
+    "vit": Shape(vit, _images(IMAGE)),
+    "yolov8": Shape(yolov8, _images(DETECTOR_IMAGE)),
 }

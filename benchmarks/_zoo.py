@@ -270,11 +270,11 @@ def speed_feeds(zoo: str, name: str) -> Iterator[Feed]:
     """Single inputs as the metric feeds them (batches where one input would take microseconds)."""
     inputs = zoo_module(zoo, "inputs")
     if name in inputs.IMAGENET_INPUT:
-        for picture, _ in inputs.imagenet_rows("dev", 4):
-            yield {"input": inputs.IMAGENET_INPUT[name](picture)[None]}
+        for image, _ in inputs.imagenet_rows("dev", 4):
+            yield {"input": inputs.IMAGENET_INPUT[name](image)[None]}
     elif name == "yolov8n":
-        for picture, _ in inputs.coco_images("val2017", 2):
-            yield {"images": inputs.letterbox(picture)[0]}
+        for image, _ in inputs.coco_images("val2017", 2):
+            yield {"images": inputs.letterbox(image)[0]}
     elif name == "fashion_cnn":
         yield {"input": inputs.fashion_samples("test", 32)[0]}
     elif name in inputs.ENCODER_MAX_LENGTH:

@@ -14,7 +14,7 @@ Variants:
 - ``stock-raw``: the same without ``quant_pre_process``, where ``stock-best`` fails.
 - ``stock-dynamic``: ``quantize_dynamic`` per channel with QInt8, an extra for the sentence encoders.
 - ``octavo``: ``octavo.quantize(model, data, output=…)``, all defaults; without data for the language model.
-- ``octavo-dynamic``: without data, an extra for the sentence encoders (only when asked for).
+- ``octavo-dynamic``: without data, an extra for the sentence encoders (only when requested).
 - ``octavo-auto``: ``octavo.tune(model, data, output=…)``, all defaults: what ``octavo quantize`` does.
 
 At the end stands, for each way of quantizing, the share of models for which everything holds at once:

@@ -3,7 +3,7 @@
     pip install torch onnx onnxscript
     python scripts/export_qat.py tests/quantization/data
 
-A few steps of training on random pictures give each fake quantization a range of its own. Every network is
+A few steps of training on random images give each fake quantization a range of its own. Every network is
 written by both of PyTorch's exporters where it has two, as ``NAME.EXPORTER.onnx``, and ``NAME.npz`` holds an
 input ``x`` and what PyTorch answered, ``y``.
 """
@@ -39,7 +39,7 @@ class Convolutional(nn.Module):
         self.pool, self.flat, self.head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The answer to a batch of pictures."""
+        """The answer to a batch of images."""
         x = self.first(self.quant(x))
         x = self.sum.add(x, self.second(x))
         return self.dequant(self.head(self.flat(self.pool(x))))
@@ -48,7 +48,7 @@ class Convolutional(nn.Module):
 def prepared(engine: str) -> nn.Module:
     """The network with the fake quantization that an engine wants; convolution, norm and Relu are one.
 
-    Version 0 is the spelling whose fake quantization the exporters know; the later, fused one they refuse.
+    Version 0 is the variant whose fake quantization the exporters know; the later, fused one they refuse.
     """
     torch.manual_seed(0)
     model = Convolutional().train()
@@ -67,7 +67,7 @@ class HandWritten(nn.Module):
         self.conv, self.head = nn.Conv2d(3, 6, 3, groups=3), nn.Linear(6, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The answer to a batch of pictures."""
+        """The answer to a batch of images."""
         x = torch.fake_quantize_per_tensor_affine(x, 0.03, 121, 0, 255)
         weight = per_channel(self.conv.weight)
         x = torch.relu(nn.functional.conv2d(x, weight, self.conv.bias, groups=3))

@@ -23,7 +23,7 @@ $ octavo lint model.int8.onnx --json
 
 Each finding has a rule, a severity, a node, a consequence and a fix. An *error* is refused by the target or
 gives wrong results, a *warning* is slow or less accurate than it could be, a *note* is superfluous. The
-exit code is 1 where an error is left. SARIF 2.1.0 is what code scanning in continuous integration reads.
+exit code is 1 if an error remains. SARIF 2.1.0 is the format of code scanning services.
 
 ```python
 import octavo
@@ -36,23 +36,23 @@ for one in found.findings:
 
 ## What `--fix` does
 
-It mends what can be mended without changing results: int8 activations become uint8 (zero points move by
-128), uint8 weights int8, the scale of a bias becomes that of the input times that of the weight (its
-integers follow, to within half of a step), a missing zero point is written down, doubled conversions and
-idle clamps go, weights are stored as integers, tables are looked up before they are dequantized, the opset
-is raised to what the types need. The fixed model is checked by ONNX Runtime before it is written. What
-would need calibration data or the float model (another axis, symmetric zero points, weights in 7 bits) is
-left to `octavo quantize`.
+It repairs what can be repaired without changing results: int8 activations become uint8 (zero points move by
+128), and uint8 weights int8; the scale of a bias becomes that of the input times that of the weight (its
+integers change accordingly, to within half a step); a missing zero point is added; duplicate conversions and
+clamps without effect are removed; weights are stored as integers; tables are looked up before they are
+dequantized; the opset is raised to what the types need. The fixed model is checked by ONNX Runtime before it
+is written. Repairs that need calibration data or the float model (another axis, symmetric zero points,
+weights in 7 bits) are left to `octavo quantize`.
 
-## What the runtime makes of it
+## The graph that the runtime executes
 
-For targets that the installed ONNX Runtime can stand for, lint asks it for the graph that it will run, and
-names operators that are left in float between conversions (OCT602). For others the datasheet alone decides.
+For targets of the installed ONNX Runtime, lint inspects the graph that it executes, and names operators that
+run in float between conversions (OCT602). For other targets only the datasheet decides.
 
 ## Saturation
 
 Without VNNI, x86 multiplies uint8 by int8 in pairs and adds both products in 16 bits. OCT509 estimates from
-the weights how many pairs large inputs would drive out of 16 bits; `benchmarks/saturation.py` counts it on
+the weights how many pairs would exceed 16 bits with large inputs; `benchmarks/saturation.py` counts them on
 real activations. Weights in 7 bits, which `ort-cpu-avx2`, `web` and `portable` use, can't saturate: 255 ×
 64 × 2 = 32640.
 

@@ -51,7 +51,7 @@ NAMES = (
         "`octavo.Recipe`, or a YAML file: `octavo quantize --recipe`",
     ),
     ("`extra_options={…}`", "keys of the recipe, see [Options](#options)"),
-    ("`QuantType.QInt8` …", "in recipes `int8` …; `octavo.core.qtypes.INT8` …"),
+    ("`QuantType.QInt8` …", "`int8` …, by name, in recipes and keywords"),
     ("`QuantFormat.QDQ`, `QOperator`", '`style="qdq"`, `"qoperator"`; `octavo quantize --format`'),
     (
         "`per_channel=True`",
@@ -79,7 +79,7 @@ NAMES = (
         "`calibration_cache_path`, `save_tensors_data`",
         "`octavo calibrate -o FILE`, then `octavo quantize --stats FILE`; `octavo.save_stats`, `octavo.load_stats`",
     ),
-    ("`write_calibration_table`", "`octavo.calibration.tables.save_all`; `octavo quantize --table` reads it"),
+    ("`write_calibration_table`", "itself; `octavo quantize --table` reads its files"),
     ("`quant_pre_process`", "`octavo.prepare`; a part of `octavo.quantize` by default; `octavo prepare`"),
     ("`qdq_loss_debug`", "`octavo.compare(float, quantized, data)`; `octavo compare`"),
     (
@@ -143,31 +143,31 @@ CALIBRATE = {
 DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
     "Numbers": (
         (
-            "Relu and Clip go only where the quantized range does exactly what they do: not where something else reads their input, where it is an output, or where the range is made symmetric",
-            "they go always; outputs can be off by the whole range",
+            "Relu and Clip are removed only if the quantized range does exactly what they do: not if something else reads their input, if it is an output, or if the range is made symmetric",
+            "always removed; outputs can be off by the whole range",
         ),
         (
-            "Entropy never chooses a range whose error could be more than three times that of min-max. With as many bins as levels, the default, ranges are the same; with more, where stock's err no more than that, 19 of 20 ranges are within 10 % of stock's",
-            "of ranges of random data a third err more than that with 256 bins, two thirds with 1024; some end below where they begin",
+            "Entropy never chooses a range whose error could be more than three times that of min-max. With as many bins as levels, the default, ranges are the same; with more, 19 of 20 ranges are within 10 % of stock's, where stock's error is within that bound",
+            "for random data a third of the ranges exceed that error with 256 bins, two thirds with 1024; some are empty",
         ),
         (
-            "`symmetric` counts for Entropy, and a symmetric Percentile is symmetric about 0 where that is requested; left out, its range ends at the extremes",
+            "`symmetric` applies to Entropy, and a symmetric Percentile is symmetric about 0 if requested; otherwise its range ends at the extremes",
             "ignored; never symmetric about 0",
         ),
         (
             "Histograms have bins whose widths are powers of two, so that the order of samples does not matter: thresholds by Percentile and by Entropy can differ by one bin; `hist` holds the histogram, and `lowest` and `highest` by Distribution the extremes",
             "bins by the first batch; `hist` holds counts of bins, and `lowest` and `highest` by Distribution the outermost edges",
         ),
-        ("`CalibMaxIntermediateOutputs` loses nothing", "samples are dropped"),
+        ("`CalibMaxIntermediateOutputs` loses no samples", "samples are dropped"),
         (
-            "`CalibPercentile` is above 50; what keeps less than half of the values is warned of by tensor",
-            "any number; silence",
+            "`CalibPercentile` is above 50; a warning names tensors whose range keeps less than half of the values",
+            "any number; no warning",
         ),
         (
-            "An int32 bias leaves room for the sum that it is added to; one that two layers share has the scale of each",
+            "An int32 bias leaves room for the sum that it is added to; a bias that two layers share is stored with the scale of each",
             "sums can wrap around; both get the integers of the first",
         ),
-        ("The bias of a QGemm with `alpha` is in its units", "scaled by `alpha` as well"),
+        ("The bias of a QGemm with `alpha` is not scaled by `alpha`", "scaled by `alpha` as well"),
         (
             "Weights of rank 3 and more have one scale with `per_channel`, as the kernels need it; a stack of matrices with leading axes of one is a matrix",
             "a scale along the wrong axis; models that fail",
@@ -189,7 +189,7 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "an error without neural_compressor",
         ),
         ("Calibration tables hold the largest magnitude", "−5 … 1 is stored as 1"),
-        ("`qdq_loss_debug` dequantizes uint8 weights right", "the subtraction wraps around"),
+        ("`qdq_loss_debug` dequantizes uint8 weights correctly", "the subtraction wraps around"),
     ),
     "What is quantized": (
         ("Weights in `Constant` nodes", "left float, or an error"),
@@ -197,10 +197,10 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
         ("Data movement in QOperator with `ForceQuantizeNoInputCheck`", "left float"),
         (
             "Gemm stays Gemm in dynamic quantization where neither it nor a MatMul in its place can be quantized",
-            "rewritten to MatMul and Add all the same",
+            "rewritten to MatMul and Add anyway",
         ),
         (
-            "MatMulNBits: `nodes_to_include`, `bits` and `block_size` are obeyed by every method, any number of blocks in a column, HQQ without torch",
+            "MatMulNBits: every method obeys `nodes_to_include`, `bits` and `block_size`; any number of blocks in a column; HQQ without torch",
             "ignored by some; an odd number fails; torch",
         ),
         (
@@ -209,12 +209,12 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         ("MatMulNBits: `importance` and `awq` by `ObservedWeightOnlyQuantConfig`", "no such algorithms"),
         ("Behind a weight with leading axes of one, MatMulNBits needs one Reshape", "thirteen nodes more"),
-        ("What comes behind an int8 weight that is dequantized and transposed", "a loop without end"),
+        ("Nodes after an int8 weight that is dequantized and transposed", "an endless loop"),
     ),
     "Options and arguments": (
         (
             "An unknown key of `extra_options` is ignored with one warning that names it and the closest real one",
-            "ignored in silence",
+            "ignored without a warning",
         ),
         ("Overrides take plain numbers, as documented", "AttributeError"),
         (
@@ -230,7 +230,7 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "errors of other kinds, or models that do not load",
         ),
         (
-            "True and False as types of the quantizer classes are int8 and uint8, as they were once",
+            "True and False as types of the quantizer classes mean int8 and uint8, as in early releases",
             "ValueError",
         ),
         (
@@ -239,14 +239,14 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         ("`--flag False` means no", "any value means yes"),
         (
-            "`static_quantize_runner` takes a bare file name, axes as numbers and overrides without a scale; `--quantize_bias` is there beside `--disable_quantize_bias`",
+            "`static_quantize_runner` takes a bare file name, axes as numbers and overrides without a scale; `--quantize_bias` exists beside `--disable_quantize_bias`",
             "errors",
         ),
         ("`matmul_bnb4_quantizer` takes its numbers", "an error for each"),
     ),
     "Files and the rest of the model": (
         (
-            "No file beside your model or in the working folder, no change to your dicts and protos, nothing on stdout or the root logger, no logging set up on import",
+            "No files beside your model or in the working folder, no changes to your dicts and protos, no output on stdout or the root logger, no logging set up on import",
             "all of these",
         ),
         ("External data is written anew", "each run appends to it"),
@@ -267,26 +267,26 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "a Reshape for each, which the runtime computes when it loads the model",
         ),
         (
-            "Nodes between integers and float in dynamic quantization, and data movement on integers, are named after the tensors that they make and with `_quant` at the end",
+            "Nodes between integers and float in dynamic quantization, and data movement on integers, are named after the tensors that they make, with `_quant` at the end",
             "other names of nodes and of the tensors between them; data movement keeps its names",
         ),
         (
-            "The order of initializers, and of DequantizeLinear nodes of weights among themselves",
-            "another one",
+            "The order of initializers, and of the DequantizeLinear nodes of weights",
+            "a different order",
         ),
     ),
     "Errors and warnings": (
         (
-            "Every error is one of `octavo.errors` as well as of the kind that stock raises; sentences are other ones, with the words that people match",
+            "Every error is an `OctavoError` as well as of the type that stock raises; the sentences differ, and keep the words that people match",
             "ValueError, RuntimeError and so on",
         ),
         (
-            "Commands end with a sentence and a code other than 0, functions raise",
+            "Commands fail with a sentence and a nonzero exit code, functions raise",
             "a traceback; some commands fail and return 0",
         ),
         (
             "NaN in calibration names the tensor and the sample; a tensor with infinite values is named in a warning",
-            "a bare assertion",
+            "an assertion without a message",
         ),
         (
             "Advice comes as `QuantizationWarning`: types that are slow on this machine, nothing quantized, ranges that clip",
@@ -295,19 +295,19 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Classes and names": (
         (
-            "Methods of `QDQQuantizer` for single tensors are noted, and done by `quantize_model()`",
+            "Calls of the methods of `QDQQuantizer` for single tensors take effect in `quantize_model()`",
             "the graph is changed at once",
         ),
         (
-            "`ONNXQuantizer.quantize_subgraph` points to `EnableSubgraph`, which does all graphs at once",
+            "`ONNXQuantizer.quantize_subgraph` raises and names `EnableSubgraph`, which quantizes all graphs at once",
             "a quantizer for each graph",
         ),
         (
-            "`ONNXQuantizer` with QLinearOps and `static=False`, or IntegerOps and `static=True`, does Conv and MatMul",
-            "more operators, and weights alone where nothing else can be done",
+            "`ONNXQuantizer` with QLinearOps and `static=False`, or IntegerOps and `static=True`, quantizes Conv and MatMul",
+            "more operators, and weights only where nothing else is possible",
         ),
         (
-            "Classes of `operators` can be derived from and asked; their `quantize` raises NotImplementedError with what to call instead",
+            "Classes of `operators` can be subclassed and queried; their `quantize` raises NotImplementedError and names what to call instead",
             "each writes its nodes",
         ),
         (
@@ -315,19 +315,19 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "all of them",
         ),
         (
-            "`CudaQuantizer` has its names and says that the layouts are made by a CUDA build of the runtime; the weights of MatMulNBits come from `MatMulNBitsQuantizer`",
+            "`CudaQuantizer` has its names and raises, since only a CUDA build of the runtime creates these layouts; for MatMulNBits use `MatMulNBitsQuantizer`",
             "it needs torch and a GPU",
         ),
         (
-            "`--quant_method nvidia_awq` and its classes are refused when used, with the methods that there are",
+            "`--quant_method nvidia_awq` and its classes are refused; the error names the methods that exist",
             "it calls another package, which downloads data and a tokenizer",
         ),
         (
             "`QUANTIZATION_DEBUG=1` plots nothing; `octavo quantize --report page.html` shows histograms",
-            "windows of matplotlib",
+            "matplotlib windows",
         ),
         (
-            "Names with an underscore in front, and what modules import from the standard library, are not there",
+            "Names with a leading underscore, and names that modules import from the standard library, do not exist",
             "as imported",
         ),
         (

@@ -102,7 +102,7 @@ def versions(home: Path) -> str:
 
 
 def main() -> int:
-    """Every environment that was asked for, and a table; 0 where none fails."""
+    """Every environment that was requested, and a table; 0 where none fails."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

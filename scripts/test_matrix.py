@@ -51,7 +51,7 @@ def run(python: Path, arguments: list[str]) -> str:
 
 
 def main() -> int:
-    """Every pair that was asked for; 0 where all of them pass."""
+    """Every pair that was requested; 0 where all of them pass."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

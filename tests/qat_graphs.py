@@ -1,4 +1,4 @@
-"""Models with fake quantization, spelled as training frameworks and their exporters spell it."""
+"""Models with fake quantization, written as training frameworks and their exporters write it."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def tf_cnn() -> onnx.ModelProto:
 
 
 def chain_linear(*, floor: bool = False, multiply: bool = False, clip_first: bool = False) -> onnx.ModelProto:
-    """A linear layer whose fake quantization is spelled in Div, Round, Clip and Mul."""
+    """A linear layer whose fake quantization is written in Div, Round, Clip and Mul."""
     b = Builder(2)
 
     def rounded(x: str, scale: Any, zero: int, low: int, high: int) -> str:
@@ -181,7 +181,7 @@ def chain_linear(*, floor: bool = False, multiply: bool = False, clip_first: boo
     return b.model({"x": ["n", 16]}, {"y": ["n", 6]})
 
 
-def operator_conv(spelling: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+def operator_conv(variant: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """A Conv behind operators of other domains, and the same in pairs, which the runtime can run."""
     models = []
     for foreign in (True, False):
@@ -194,7 +194,7 @@ def operator_conv(spelling: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
                 return b.fake(x, np.float32(scale), zero)
             low, high = np.float32(-zero * scale), np.float32((255 - zero) * scale)
             s, z = b.const(f"{x}_s", np.float32(scale)), b.const(f"{x}_z", np.int32(zero))
-            match spelling:
+            match variant:
                 case "aten":
                     ends = [b.const(f"{x}_{i}", np.int64(v)) for i, v in enumerate((0, 255))]
                     return b.op(

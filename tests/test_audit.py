@@ -51,7 +51,7 @@ def _lines(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FLOORS)
-def test_what_is_asked_for_is_no_older_than_its_floor(name: str) -> None:
+def test_what_is_requested_is_no_older_than_its_floor(name: str) -> None:
     lines = _lines(name)
     assert lines
     for line in lines:

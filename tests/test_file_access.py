@@ -80,7 +80,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "data/readers/text_files.py": {".open(mode)": "a regular file, line by line"},
     "data/images/image_decoding.py": {"Image.open": "regular files, few formats, bounded pixels"},
-    "data/named_functions.py": {"importlib.import_module": "module:function, which the user spells out"},
+    "data/named_functions.py": {"importlib.import_module": "module:function, which the user writes out"},
     "evaluation/label_files.py": {".read_text()": "a regular file up to 1 GiB"},
     "calibration/saved.py": {
         ".read_bytes()": "a regular file, under a digest", ".unlink()": "a checkpoint that has served",

@@ -16,6 +16,12 @@ import octavo
 SOURCE = Path(octavo.__file__).parent
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(SOURCE.rglob("*.py"))
+OTHERS = sorted(
+    path
+    for folder in ("tests", "benchmarks", "scripts", "fuzz", "examples")
+    for path in (ROOT / folder).rglob("*.py")
+    if path != Path(__file__) and not {"out", "findings"} & set(path.parts)
+)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # Words that readers would have to learn, and what the field says.
@@ -30,7 +36,7 @@ WORDS = {
     "in vain": "without effect",
     "asked for": "requested",
     "made so": "actual",
-    "spell(s|ed|ings?)?": "lower, lowering, output format",
+    "spel(l|ls|led|lings?|t)": "lower, lowering, output format",
     "pictures?": "image",
     "kin": "similar",
     "handover": "session input",
@@ -49,6 +55,13 @@ ALLOWED = {
     "core/requests.py": {"loudness"},
     "core/codec.py": {"spelling"},
     "docs/howto-speech.md": {"loud"},  # speech is loud, channels are not
+    "tests/calibration/statistics/test_files_of_earlier_versions.py": {"loudness"},
+    "tests/calibration/statistics/test_statistics.py": {"loudness"},
+    "tests/calibration/tables/test_hostile.py": {"loudest"},
+    "tests/core/test_plan.py": {"spelling"},
+    "tests/core/test_recipe.py": {"spelling", "spellings"},
+    "tests/data/audio/test_features.py": {"loudest"},
+    "tests/quantization/test_calibrate.py": {"loudest"},
 }
 
 # Constants that bound something have to say what: MAX_STEPS, not MOST.
@@ -88,6 +101,17 @@ def test_modules_use_the_words_of_the_field(package: str) -> None:
         for number, text in words(path):
             for match in PRIVATE.finditer(text):
                 if match[0].lower() not in allowed:
+                    found.append(f"{name}:{number}: {match[0]!r}: {_instead(match[0])}")
+    assert not found, "\n".join(found)
+
+
+def test_tests_and_tools_use_the_words_of_the_field() -> None:
+    found = []
+    for path in OTHERS:
+        name = path.relative_to(ROOT)
+        for number, text in words(path):
+            for match in PRIVATE.finditer(text):
+                if match[0].lower() not in ALLOWED.get(name.as_posix(), set()):
                     found.append(f"{name}:{number}: {match[0]!r}: {_instead(match[0])}")
     assert not found, "\n".join(found)
 

@@ -58,6 +58,13 @@ def test_documentation_uses_public_names_only(page: Path) -> None:
             assert node.attr in octavo.__all__ or node.attr == "quantization", node.attr
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_documentation_speaks_of_public_names_only(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"`octavo\.(\w+)", text)) - {"json", "onnx", "quantization", "evaluation"}
+    assert named <= set(octavo.__all__), named - set(octavo.__all__)
+
+
 def test_every_public_name_exists() -> None:
     assert all(hasattr(octavo, name) for name in octavo.__all__)
     assert dir(octavo) == sorted(octavo.__all__)

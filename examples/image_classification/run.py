@@ -2,7 +2,7 @@
 
     python examples/image_classification/run.py
     python examples/image_classification/run.py --input_model mobilenet.onnx --output_model out.onnx \\
-        --calibrate_dataset pictures/
+        --calibrate_dataset images/
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def arguments() -> argparse.Namespace:
         default=SHIPPED / "calibration.npz",
         help="a folder of images, or an .npz file with an array of them",
     )
-    parser.add_argument("--limit", type=int, default=64, help="how many pictures to calibrate with (0: all)")
+    parser.add_argument("--limit", type=int, default=64, help="how many images to calibrate with (0: all)")
     parser.add_argument(
         "--quant_format", type=QuantFormat.from_string, choices=list(QuantFormat), default=QuantFormat.QDQ
     )

@@ -28,7 +28,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--float_model", type=Path, default=Path("out/image_classification.prepared.onnx"))
     parser.add_argument("--qdq_model", type=Path, default=Path("out/image_classification.onnx"))
     parser.add_argument("--calibrate_dataset", type=Path, default=SHIPPED / "calibration.npz")
-    parser.add_argument("--limit", type=int, default=8, help="how many pictures to compare on (0: all)")
+    parser.add_argument("--limit", type=int, default=8, help="how many images to compare on (0: all)")
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
-"""A small set of pictures with known objects, and a detector for them that is made, not trained.
+"""A small set of images with known objects, and a detector for them that is made, not trained.
 
-Each picture is 64 × 64 with a few squares of pure red, green or blue, one of which may lie in each cell of an
+Each image is 64 × 64 with a few squares of pure red, green or blue, one of which may lie in each cell of an
 8 × 8 grid. The detector looks at each cell: how much of each colour it holds, and nothing else.
 Its output has the form of YOLOv8: ``[1, 4 + classes, cells]`` with centre, width and height of each box.
 """
@@ -17,8 +17,8 @@ from onnx import helper, numpy_helper
 SIDE, CELL, CLASSES = 64, 8, ("red", "green", "blue")
 
 
-def write_pictures(folder: Path, count: int, seed: int) -> Path:
-    """Write PNG pictures and ``annotations.json`` beside them, in COCO's format; returns the latter."""
+def write_images(folder: Path, count: int, seed: int) -> Path:
+    """Write PNG images and ``annotations.json`` beside them, in COCO's format; returns the latter."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""Calibrate, quantize and evaluate an object detector on pictures with COCO annotations.
+"""Calibrate, quantize and evaluate an object detector on images with COCO annotations.
 
     python examples/object_detection/run.py
     python examples/object_detection/run.py --model yolov8n.onnx --calibration train2017/ \\
-        --pictures val2017/ --annotations instances_val2017.json
+        --images val2017/ --annotations instances_val2017.json
 
-Without arguments it makes pictures and a small detector of its own.
+Without arguments it makes images and a small detector of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from made import CLASSES, write_detector, write_pictures
+from made import CLASSES, write_detector, write_images
 
 from octavo.evaluation.detection.annotations import COCO_80
 from octavo.evaluation.detection.reader_classes import YoloV3DataReader, YoloV3Evaluator
@@ -24,18 +24,18 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", type=Path, help="a YOLO detector with one picture as its input")
-    parser.add_argument("--calibration", type=Path, help="a folder of pictures to calibrate with")
-    parser.add_argument("--pictures", type=Path, help="a folder of pictures to evaluate on")
+    parser.add_argument("--model", type=Path, help="a YOLO detector with one image as its input")
+    parser.add_argument("--calibration", type=Path, help="a folder of images to calibrate with")
+    parser.add_argument("--images", type=Path, help="a folder of images to evaluate on")
     parser.add_argument("--annotations", type=Path, help="what is on them, in COCO's format")
-    parser.add_argument("--limit", type=int, default=32, help="pictures to calibrate with (0: all)")
-    parser.add_argument("--stride", type=int, default=16, help="pictures that one evaluator goes through")
-    parser.add_argument("--batch", type=int, default=1, help="pictures in one feed (1: serial processing)")
+    parser.add_argument("--limit", type=int, default=32, help="images to calibrate with (0: all)")
+    parser.add_argument("--stride", type=int, default=16, help="images that one evaluator goes through")
+    parser.add_argument("--batch", type=int, default=1, help="images in one feed (1: serial processing)")
     parser.add_argument("--out", type=Path, default=Path("out/object_detection"))
     options = parser.parse_args()
-    given = [options.model, options.calibration, options.pictures, options.annotations]
+    given = [options.model, options.calibration, options.images, options.annotations]
     if any(given) and not all(given):
-        parser.error("give --model, --calibration, --pictures and --annotations together, or none of them")
+        parser.error("give --model, --calibration, --images and --annotations together, or none of them")
     return options
 
 
@@ -43,18 +43,18 @@ def made(options: argparse.Namespace) -> None:
     """Fill in what was not given."""
     options.model = options.out / "detector.onnx"
     write_detector(options.model)
-    options.calibration, options.pictures = options.out / "calibration", options.out / "pictures"
-    write_pictures(options.calibration, 16, seed=1)
-    options.annotations = write_pictures(options.pictures, 32, seed=2)
+    options.calibration, options.images = options.out / "calibration", options.out / "images"
+    write_images(options.calibration, 16, seed=1)
+    options.annotations = write_images(options.images, 32, seed=2)
 
 
 def evaluate(model: Path, options: argparse.Namespace, categories: Sequence[int]) -> dict[str, float]:
-    """COCO's figures, stride by stride, so that no more than a stride of pictures is in memory."""
-    total = sum(1 for path in options.pictures.iterdir() if path.suffix.lower() in (".jpg", ".jpeg", ".png"))
+    """COCO's figures, stride by stride, so that no more than a stride of images is in memory."""
+    total = sum(1 for path in options.images.iterdir() if path.suffix.lower() in (".jpg", ".jpeg", ".png"))
     results = []
     for start in range(0, total, options.stride):
         reader = YoloV3DataReader(
-            options.pictures,
+            options.images,
             model_path=model,
             start_index=start,
             size_limit=options.stride,

@@ -53,7 +53,7 @@ def dense() -> ModelProto:
     return _model(nodes, arrays, {"x": (1, ["n", 8])}, ["y"])
 
 
-def pictures() -> ModelProto:
+def images() -> ModelProto:
     """Convolutions, normalization, pooling, a classifier."""
     nodes = [
         _node("Conv", "x w b", "conv", pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
@@ -208,5 +208,5 @@ def recurrent() -> ModelProto:
 @functools.cache
 def models() -> tuple[bytes, ...]:
     """All of them, serialized."""
-    made = (dense, pictures, attention, branches, functions, trained, movement, recurrent)
+    made = (dense, images, attention, branches, functions, trained, movement, recurrent)
     return tuple(one().SerializeToString() for one in made)

@@ -1,4 +1,4 @@
-"""Quantize ONNX models: smaller, faster, still right, and shown to be so.
+"""Quantize ONNX models: smaller and faster, with measured accuracy.
 
 Quick start::
 

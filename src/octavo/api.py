@@ -77,9 +77,7 @@ class _Call:
         said += [name for name, value in self.changes.items() if value not in (None, (), [])]
         if said or effort not in (None, "plain"):
             what = ", ".join(said) or f"effort {effort!r}"
-            raise RecipeError(
-                f"A plan has decided what {what} would say; leave that out, or make a new plan with it."
-            )
+            raise RecipeError(f"A plan has decided {what} already; leave it out, or make a new plan with it.")
 
 
 def quantize(
@@ -241,7 +239,7 @@ def tune(
     seconds: float = 3.0,
     **more: Unpack[_Keywords],
 ) -> Tuned:
-    """Try the ways of quantizing a model that make sense, and return all trials and the best of them.
+    """Try several ways of quantizing a model, and return all trials and the best of them.
 
     This is what ``quantize`` does with the efforts ``standard`` and ``search``. Without data inputs are made
     up, and nothing is required of fidelity. ``seconds`` is how long models are timed in one round.

@@ -35,7 +35,7 @@ class OctavoError(Exception):
 
 
 class RecipeError(OctavoError):
-    """The request is wrong."""
+    """The request is wrong: a recipe, a keyword, a pattern, a target."""
 
 
 class ModelError(OctavoError):

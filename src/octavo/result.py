@@ -1,4 +1,4 @@
-"""What a run hands over: the model, and everything that says how it came about."""
+"""The result of a run: the model, and how it was made."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def check_output(model: ir.Model, path: Path) -> None:
 
 
 def _make(folder: Path, path: Path) -> None:
-    """Make a folder that nobody else may look into."""
+    """Make a folder that only this user may read."""
     with _reported(path):
         folder.mkdir(0o700)
 

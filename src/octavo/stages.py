@@ -72,7 +72,7 @@ class Prepared(Shown):
 
 
 def prepare(model: ModelSource, options: PrepareOptions | None = None) -> Prepared:
-    """Fold, infer shapes, fuse and clean up: the first stage of ``quantize``, on its own."""
+    """Infer shapes, fold constants, fuse operators and clean up: the first stage of ``quantize``."""
     loaded = io.load(model)
     report = prepare_model(loaded, options or PrepareOptions())
     return Prepared(loaded, report)
@@ -102,7 +102,7 @@ def calibrate(
     checkpoint: str | Path | None = None,
     **options: Unpack[Options],
 ) -> Stats:
-    """Run the model on the data and keep what a plan (or ``plan.needs()``) has to know of its tensors.
+    """Run the model on data, and return the statistics that a plan (or ``plan.needs()``) requests.
 
     ``shard`` (1, 4) is the first of four parts of the data; statistics of parts merge into those of the
     whole, whoever made them. ``every_method`` also keeps what methods other than the plan's read. With an
@@ -149,7 +149,7 @@ def emit(
     stats: Stats | None = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Write a plan out with the numbers of a calibration."""
+    """Write a plan as a model, with the statistics of a calibration."""
     run = run_of(options)
     subject = pipeline.prepared(model, plan.opset, run)
     check_fits(subject.model, plan)

@@ -85,7 +85,7 @@ def shared(outputs: int) -> onnx.ModelProto:
     )
 
 
-def test_where_nothing_takes_the_factors_up_a_mul_does_if_that_is_asked_for_and_worth_it() -> None:
+def test_where_nothing_takes_the_factors_up_a_mul_does_if_that_is_requested_and_worth_it() -> None:
     proto = shared(outputs=256)
     smoothed, report = float_step(proto, "smoothquant:mul=0.5", sentences(), octavo.W8A8)
     assert [(c.layer, c.what.partition(", ")[2]) for c in report.changed] == [("m", "by a Mul")]
@@ -206,7 +206,7 @@ def outlier() -> np.ndarray:
     return gamma
 
 
-@pytest.mark.parametrize("kind", ["RMSNormalization", "constant factor", "spelled-out norm", "linear layer"])
+@pytest.mark.parametrize("kind", ["RMSNormalization", "constant factor", "written-out norm", "linear layer"])
 def test_factors_go_into_what_comes_before(kind: str) -> None:
     rng = np.random.default_rng(2)
     match kind:
@@ -214,7 +214,7 @@ def test_factors_go_into_what_comes_before(kind: str) -> None:
             before, arrays = [node(kind, ["x", "g"], ["h"], "norm", axis=-1)], {"g": outlier()}
         case "constant factor":
             before, arrays = [node("Mul", ["x", "g"], ["h"], "mul")], {"g": outlier()}
-        case "spelled-out norm":
+        case "written-out norm":
             before = [
                 node("Mul", ["x", "x"], ["squares"], "squares"),
                 node("ReduceMean", ["squares", "axes"], ["mean"], "mean"),

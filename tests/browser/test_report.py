@@ -19,7 +19,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture
 def visit(browser: Any, pages: dict[str, Path]) -> Iterator[Open]:
-    """Open a page; at the end it must have said nothing to the console and asked for no other file."""
+    """Open a page; at the end it must have said nothing to the console and requested no other file."""
     contexts, complaints = [], []
 
     def opened(name: str, **options: Any) -> Any:

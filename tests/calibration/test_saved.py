@@ -113,8 +113,8 @@ def test_what_does_not_belong_together_is_not_merged(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda data: b"PK" + data, "no statistics of octavo"),
-        (lambda data: data[:7], "no statistics of octavo"),
+        (lambda data: b"PK" + data, "not statistics of octavo"),
+        (lambda data: data[:7], "not statistics of octavo"),
         (lambda data: data[:7] + b"\x01" + data[8:], "version 1"),
         (lambda data: data[:-1], "digest"),
         (lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:], "digest"),

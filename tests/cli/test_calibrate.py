@@ -76,7 +76,7 @@ def test_wrong_requests_are_sentences(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--dynamic" in complaint(capsys, 2, *CALIBRATE, "-o", "m.stats", "--dynamic")
     assert "needs -o" in complaint(capsys, 2, "stats", "merge", "a", "b")
     assert "takes one file" in complaint(capsys, 2, "stats", "show", "a", "b")
-    assert "no statistics of octavo" in complaint(capsys, 1, "stats", "show", "model.onnx")
+    assert "not statistics of octavo" in complaint(capsys, 1, "stats", "show", "model.onnx")
     main([*CALIBRATE, "-o", "m.stats", "--samples", "2"])
     octavo.prepare("model.onnx").save("other.onnx")
     said = complaint(capsys, 1, "quantize", "other.onnx", "-o", "c.onnx", "--stats", "m.stats")

@@ -64,7 +64,7 @@ def test_a_plan_lists_what_is_stored(capsys: pytest.CaptureFixture[str]) -> None
         ),
         ("quantize", ["--compressed", "all", "--dynamic"], "quantizes nothing, so activations"),
         ("quantize", ["--compressed", "all", "--op-types", "Conv"], "--op-types"),
-        ("quantize", ["--compressed", "rest", "--plan", "p.json"], "--plan has decided what --compressed"),
+        ("quantize", ["--compressed", "rest", "--plan", "p.json"], "--plan has decided --compressed"),
         ("calibrate", ["--compressed", "all", "--data", "calib.npz"], "nothing to calibrate"),
     ],
 )

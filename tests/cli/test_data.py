@@ -34,7 +34,7 @@ def test_each_kind_of_data() -> None:
     assert isinstance(parsed("--data", "calib.npz", "--batch", "4"), Batched)
 
 
-def test_pictures_and_texts(tmp_path: Path) -> None:
+def test_images_and_texts(tmp_path: Path) -> None:
     words = ("--data", str(tmp_path), "--preprocess", "imagenet", "--size", "64x48", "--batch", "2")
     assert parsed(*words) == Images(tmp_path, "imagenet", (64, 48), 2)
     assert parsed("--data", str(tmp_path), "--size", "64").size == (64, 64)
@@ -68,12 +68,12 @@ def test_numbers_that_are_none(words: list[str]) -> None:
         parsed("--data", "a", *words)
 
 
-def test_a_folder_of_pictures_quantizes_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("pictures").mkdir()
+def test_a_folder_of_images_quantizes_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("images").mkdir()
     with np.load("calib.npz") as archive:
         for index, image in enumerate(archive["image"]):
-            Image.fromarray(np.rint(image[0] * 255).astype(np.uint8)).save(f"pictures/{index}.png")
-    words = ["quantize", "model.onnx", "-o", "out.onnx", "--data", "pictures", "--plain"]
+            Image.fromarray(np.rint(image[0] * 255).astype(np.uint8)).save(f"images/{index}.png")
+    words = ["quantize", "model.onnx", "-o", "out.onnx", "--data", "images", "--plain"]
     assert main([*words, "--preprocess", "unit", "--batch", "4"]) == 0
     assert Path("out.onnx").exists()
     capsys.readouterr()

@@ -39,8 +39,8 @@ AUTO = [
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a small model, its data and a task; all speeds are the same."""
     onnx.save(conv_and_linear(), tmp_path / "model.onnx")
-    pictures = np.concatenate([sample["x"] for sample in samples(12)])
-    np.savez(tmp_path / "calib.npz", x=pictures)
+    images = np.concatenate([sample["x"] for sample in samples(12)])
+    np.savez(tmp_path / "calib.npz", x=images)
     (tmp_path / "task.py").write_text(
         "def first(outputs, label):\n    return float(next(iter(outputs.values())).argmax() == 0)\n"
     )

@@ -62,7 +62,7 @@ def test_json_is_all_that_stands_on_standard_output(folder: Path, capsys: pytest
     ("flag", "expected"),
     [("qdq", "DequantizeLinear"), ("qoperator", "QLinearConv")],
 )
-def test_the_format_is_the_one_asked_for(flag: str, expected: str, folder: Path) -> None:
+def test_the_format_is_the_one_requested(flag: str, expected: str, folder: Path) -> None:
     assert main([*STATIC, "--format", flag]) == 0
     assert expected in op_types("out.onnx")
 

@@ -182,7 +182,7 @@ def classification(style: QuantFormat, per_channel: bool) -> str:
 
 
 def detection() -> str:
-    """Calibrate in strides with CUDA asked for, and write the tables that TensorRT reads."""
+    """Calibrate in strides with CUDA requested, and write the tables that TensorRT reads."""
     model = convolutions("detector", 24)
     reader = ImageReader(images(), model)
     with warnings.catch_warnings(record=True) as caught:
@@ -297,7 +297,7 @@ for style in QuantFormat:
     for per_channel in (False, True):
         what = f"image classification, {style}{', per channel' if per_channel else ''}"
         checks.run(what, partial(classification, style, per_channel))
-checks.run("object detection, calibration table, CUDA asked for", detection)
+checks.run("object detection, calibration table, CUDA requested", detection)
 for method in (CalibrationMethod.MinMax, CalibrationMethod.Entropy, CalibrationMethod.Percentile):
     checks.run(f"BERT, {method.name}", partial(bert, method))
 for weight in (QuantType.QInt8, QuantType.QUInt8):

@@ -116,12 +116,12 @@ def test_an_overflowing_bias_is_named() -> None:
 
 def test_a_difference_between_optimized_and_unoptimized_execution_is_noted() -> None:
     """The runtime rounds the float weights of a convolution between Q and DQ by one scale."""
-    loud = weights(8, 8, 3, 3) * np.where(np.arange(8) == 0, 2000.0, 1.0).reshape(8, 1, 1, 1).astype(
+    outlier = weights(8, 8, 3, 3) * np.where(np.arange(8) == 0, 2000.0, 1.0).reshape(8, 1, 1, 1).astype(
         np.float32
     )
     plain = model(
         [node("Conv", ["x", "w"], ["y"], "Conv_0", pads=[1, 1, 1, 1])],
-        [tensor("x", [1, 8, 6, 6])], [tensor("y", [1, 8, 6, 6])], {"w": loud},
+        [tensor("x", [1, 8, 6, 6])], [tensor("y", [1, 8, 6, 6])], {"w": outlier},
     )  # fmt: skip
     numbers = {"xs": np.float32(0.05), "xz": np.uint8(128), "ys": np.float32(200.0), "yz": np.uint8(128)}
     quantized = model(
@@ -132,7 +132,7 @@ def test_a_difference_between_optimized_and_unoptimized_execution_is_noted() -> 
             node("QuantizeLinear", ["c", "ys", "yz"], ["cq"], "cq"),
             node("DequantizeLinear", ["cq", "ys", "yz"], ["y"], "cd"),
         ],
-        [tensor("x", [1, 8, 6, 6])], [tensor("y", [1, 8, 6, 6])], {"w": loud, **numbers},
+        [tensor("x", [1, 8, 6, 6])], [tensor("y", [1, 8, 6, 6])], {"w": outlier, **numbers},
     )  # fmt: skip
     found = compare(plain, quantized, feeds_for(plain, 2))
     assert found.outputs[0].execution is not None

@@ -68,8 +68,8 @@ def test_outliers_of_weights_and_activations_are_warned_of() -> None:
     plain = layers(1, 64)
     many = [{"x": np.tile(weights(400, 64, seed=i), (2, 1))} for i in range(8)]
     many[3]["x"][0, 0] = 1e4
-    loud = next(f for f in doctor(plain, many).findings if f.topic == "outliers")
-    assert loud.place == "x"
+    outlier = next(f for f in doctor(plain, many).findings if f.topic == "outliers")
+    assert outlier.place == "x"
 
 
 def test_bad_data_is_a_finding_and_no_crash() -> None:

@@ -24,18 +24,18 @@ SAMPLES = [{"x": RNG.standard_normal((2, 6, WIDE)).astype(np.float32)} for _ in 
 
 
 def block(*, residual: bool) -> onnx.ModelProto:
-    """A normalization with loud channels, two layers with a Relu between, and perhaps a residual."""
+    """A normalization with outlier channels, two layers with a Relu between, and perhaps a residual."""
     gamma = np.ones(WIDE, np.float32)
     gamma[[4, 30]] = 30.0
     up = (RNG.standard_normal((WIDE, HIDDEN)) * 0.2).astype(np.float32)
     up[[4, 30]] *= 0.05
-    loud = np.exp(RNG.normal(scale=1.2, size=HIDDEN)).astype(np.float32)
+    outlier = np.exp(RNG.normal(scale=1.2, size=HIDDEN)).astype(np.float32)
     arrays: dict[str, Any] = {
         "gamma": gamma,
         "beta": RNG.standard_normal(WIDE).astype(np.float32) * 0.1,
-        "up": up * loud,
+        "up": up * outlier,
         "b": RNG.standard_normal(HIDDEN).astype(np.float32),
-        "down": (RNG.standard_normal((HIDDEN, WIDE)) * 0.1 / loud[:, None]).astype(np.float32),
+        "down": (RNG.standard_normal((HIDDEN, WIDE)) * 0.1 / outlier[:, None]).astype(np.float32),
     }
     nodes = [
         node("LayerNormalization", ["x", "gamma", "beta"], ["h"], "norm", axis=-1),

@@ -68,7 +68,7 @@ def test_other_text_is_no_granularity(text: str) -> None:
 
 @pytest.mark.parametrize("size", [0, -32])
 def test_block_has_at_least_one_value(size: int) -> None:
-    with pytest.raises(RecipeError, match="makes no sense"):
+    with pytest.raises(RecipeError, match="not possible"):
         parse(f"block:{size}")
 
 

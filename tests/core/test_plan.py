@@ -147,10 +147,10 @@ def changed(**changes: Any) -> dict[str, Any]:
 
 MEASURED = {"kind": "Measured", "scheme": {"qtype": "uint8"}}
 BAD = [
-    ([], "no plan of version 1"),
-    (None, "no plan of version 1"),
-    ({}, "no plan of version 1"),
-    (changed(octavo_plan=2), "no plan of version 1"),
+    ([], "not a plan of version 1"),
+    (None, "not a plan of version 1"),
+    ({}, "not a plan of version 1"),
+    (changed(octavo_plan=2), "not a plan of version 1"),
     (changed(style=...), "it has no style"),
     (changed(entries=..., nodes=...), "it has no entries and no nodes"),
     (changed(style="qqq"), "style: 'qqq' is not one of qdq"),

@@ -76,7 +76,7 @@ def test_type_is_found_by_name_or_value(name: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["fp8", "float8", "e4m3", "float8_e4m3fn"])
-def test_float8_has_common_spellings(name: str) -> None:
+def test_float8_has_common_variants(name: str) -> None:
     assert qtype(name) is FLOAT8E4M3FN
 
 

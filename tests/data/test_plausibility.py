@@ -16,11 +16,11 @@ from octavo.model.files import io
 from octavo.model.runtime.session import InputSpec
 
 F32 = np.dtype(np.float32)
-PICTURE = [InputSpec("x", F32, ("batch", 3, 8, 8))]
+IMAGE = [InputSpec("x", F32, ("batch", 3, 8, 8))]
 RNG = np.random.default_rng(0)
 
 
-def pictures(count: int = 5, scale: float = 1.0) -> list[dict[str, Any]]:
+def images(count: int = 5, scale: float = 1.0) -> list[dict[str, Any]]:
     return [{"x": (RNG.random((1, 3, 8, 8)) * scale).astype(np.float32)} for _ in range(count)]
 
 
@@ -28,14 +28,14 @@ def raw(count: int = 5) -> list[dict[str, Any]]:
     return [{"x": RNG.integers(0, 256, (1, 3, 8, 8)).astype(np.float32)} for _ in range(count)]
 
 
-def findings(data: Any, specs: Any = PICTURE, **more: Any) -> str:
+def findings(data: Any, specs: Any = IMAGE, **more: Any) -> str:
     found = FingerprintedSamples(data, specs, **more)
     assert list(found)
     return "; ".join(found.notes)
 
 
 def network(gain: float = 1.0, between: str | None = None) -> onnx.ModelProto:
-    """A convolution of a picture, after or before another operator."""
+    """A convolution of an image, after or before another operator."""
     weights = (RNG.standard_normal((4, 3, 3, 3)) * gain / np.sqrt(27)).astype(np.float32)
     first = [node("Conv", ["x", "w"], ["y"])]
     if between == "Mul":
@@ -53,19 +53,19 @@ def network(gain: float = 1.0, between: str | None = None) -> onnx.ModelProto:
 
 
 def test_good_data_is_not_spoken_of() -> None:
-    assert findings(pictures(), near_one={"x"}) == ""
-    assert findings([{"x": p["x"] * 2 - 1} for p in pictures()], near_one={"x"}) == ""
+    assert findings(images(), near_one={"x"}) == ""
+    assert findings([{"x": p["x"] * 2 - 1} for p in images()], near_one={"x"}) == ""
 
 
 def test_samples_that_are_all_the_same() -> None:
-    assert "4 samples are all the same" in findings(pictures(1) * 4)
-    assert "first 64 samples" in findings(pictures(1) * 70)
-    assert findings(pictures(1)) == ""
+    assert "4 samples are all the same" in findings(images(1) * 4)
+    assert "first 64 samples" in findings(images(1) * 70)
+    assert findings(images(1)) == ""
 
 
-def test_pictures_that_lack_their_scaling() -> None:
+def test_images_that_lack_their_scaling() -> None:
     assert "whole numbers from 0 to 255" in findings(raw(), near_one={"x"})
-    assert "divided by 255 two times" in findings(pictures(scale=1 / 255), near_one={"x"})
+    assert "divided by 255 twice" in findings(images(scale=1 / 255), near_one={"x"})
     assert findings(raw()) == ""
     assert findings([{"x": p["x"] - 128} for p in raw()], near_one={"x"}) == ""
 
@@ -78,7 +78,7 @@ def test_whole_number_inputs_are_left_alone() -> None:
 
 
 def test_a_channel_that_never_changes() -> None:
-    data = pictures()
+    data = images()
     for sample in data:
         sample["x"][:, 1] = 0.5
     assert "channel 1 (0.5) of all 5 samples" in findings(data)
@@ -95,10 +95,10 @@ def test_whether_an_input_expects_small_values_is_read_off_the_model(
     assert inputs_near_one(io.load(network(gain, between))) == ({"x"} if small else set())
 
 
-def test_fewer_samples_than_asked_for() -> None:
-    assert "the calibration data has 5" in findings(pictures(), limit=8)
-    assert "the calibration data has 5" in findings(iter(pictures()), limit=8)
-    assert findings(pictures(), limit=5) == ""
+def test_fewer_samples_than_requested() -> None:
+    assert "the calibration data has 5" in findings(images(), limit=8)
+    assert "the calibration data has 5" in findings(iter(images()), limit=8)
+    assert findings(images(), limit=5) == ""
 
 
 def test_findings_and_the_word_on_random_data_are_notes_of_the_result() -> None:
@@ -112,7 +112,7 @@ def test_findings_and_the_word_on_random_data_are_notes_of_the_result() -> None:
 
 def test_a_look_ahead_finds_the_same_as_a_pass() -> None:
     data = raw()
-    found = FingerprintedSamples(data, PICTURE, near_one={"x"})
+    found = FingerprintedSamples(data, IMAGE, near_one={"x"})
     found.peek()
     assert found.first is not None
     assert "; ".join(found.notes) == findings(data, near_one={"x"})

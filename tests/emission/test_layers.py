@@ -17,7 +17,7 @@ IDS = ["qdq", "qoperator", "integer", "dynamic"]
 
 
 def linear(*, gemm: bool = False) -> onnx.ModelProto:
-    """Two layers with a bias, each spelled MatMul + Add or Gemm, and a Gelu between."""
+    """Two layers with a bias, each written MatMul + Add or Gemm, and a Gelu between."""
     arrays = {"w1": normal(32, 48, seed=1, scale=0.2), "b1": normal(48, seed=2)}
     arrays |= {"w2": normal(48, 16, seed=3, scale=0.2), "b2": normal(16, seed=4)}
     nodes = []
@@ -32,7 +32,7 @@ def linear(*, gemm: bool = False) -> onnx.ModelProto:
     return model(nodes, [tensor("x", [6, 32])], [tensor("y", None)], arrays)
 
 
-SPELLED = {
+WRITTEN = {
     "qdq": {"MatMul": "MatMul", "Gemm": "Gemm"},
     "qoperator": {"MatMul": "MatMulIntegerToFloat", "Gemm": "QGemm"},
     "integer": {"MatMul": "MatMulInteger", "Gemm": "MatMulInteger"},
@@ -46,7 +46,7 @@ def test_linear_layers_with_float_results(recipe: Recipe, name: str, gemm: bool)
     source, data = linear(gemm=gemm), feeds((6, 32))
     result = quantize(source, data if recipe.is_static else None, recipe)
     assert set(result.plan.nodes) == {"layer1", "layer2"}
-    assert ops(result).count(SPELLED[name]["Gemm" if gemm else "MatMul"]) == 2
+    assert ops(result).count(WRITTEN[name]["Gemm" if gemm else "MatMul"]) == 2
     assert is_close(result, source, data, 30.0)
 
 

@@ -1,4 +1,4 @@
-"""Inputs in two passes of 8 bits, checked by running ONNX Runtime against float64 arithmetic."""
+"""Split activations, a high and a low part of 8 bits: what ONNX Runtime computes is close to float64."""
 
 from __future__ import annotations
 

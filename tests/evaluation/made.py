@@ -1,4 +1,4 @@
-"""Small models, pictures and texts for the tests of evaluation."""
+"""Small models, images and texts for the tests of evaluation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def save(proto: onnx.ModelProto, path: Path) -> Path:
 
 
 def colour_classifier(batch: int | str = "N", *, swapped: bool = False, rank: int = 2) -> onnx.ModelProto:
-    """Scores of pictures [N, 3, 8, 8]: the mean of each channel, so that the strongest colour wins."""
+    """Scores of images [N, 3, 8, 8]: the mean of each channel, so that the strongest colour wins."""
     nodes = [node("GlobalAveragePool", ["image"], ["pooled"])]
     arrays: dict[str, Any] = {}
     last = "pooled"
@@ -37,8 +37,8 @@ def colour_classifier(batch: int | str = "N", *, swapped: bool = False, rank: in
     return model(nodes, [tensor("image", [batch, 3, SIZE, SIZE])], [tensor("scores", shape)], arrays)
 
 
-def colour_pictures(folder: Path, counts: Sequence[int] = (3, 3, 3)) -> list[tuple[str, int]]:
-    """Plain red, green and blue pictures; returns names and classes."""
+def colour_images(folder: Path, counts: Sequence[int] = (3, 3, 3)) -> list[tuple[str, int]]:
+    """Plain red, green and blue images; returns names and classes."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,12 +58,12 @@ def class_folders(root: Path, counts: Sequence[int] = (3, 3, 3)) -> Path:
     for number, name in enumerate(("a_red", "b_green", "c_blue")):
         own = [0, 0, 0]
         own[number] = counts[number]
-        colour_pictures(root / name, own)
+        colour_images(root / name, own)
     return root
 
 
 def constant_output(outputs: dict[str, np.ndarray], inputs: Sequence[Any] | None = None) -> onnx.ModelProto:
-    """A model that answers every picture [1, 3, 16, 16] with the same arrays."""
+    """A model that answers every image [1, 3, 16, 16] with the same arrays."""
     given = list(inputs) if inputs is not None else [tensor("image", [1, 3, 16, 16])]
     nodes, infos, arrays = [], [], {}
     for name, value in outputs.items():
@@ -124,14 +124,14 @@ def tokenizer(path: Path) -> Path:
 
 
 def coco_file(
-    path: Path, pictures: Sequence[tuple[str, int]], boxes: Sequence[tuple[int, int, list[float]]]
+    path: Path, images: Sequence[tuple[str, int]], boxes: Sequence[tuple[int, int, list[float]]]
 ) -> Path:
-    """Annotations of (picture, category, box); categories 1 cat, 3 dog."""
+    """Annotations of (image, category, box); categories 1 cat, 3 dog."""
     content = {
-        "images": [{"id": number, "file_name": name, "width": 32, "height": 16} for name, number in pictures],
+        "images": [{"id": number, "file_name": name, "width": 32, "height": 16} for name, number in images],
         "annotations": [
-            {"id": i, "image_id": picture, "category_id": category, "bbox": box}
-            for i, (picture, category, box) in enumerate(boxes)
+            {"id": i, "image_id": image, "category_id": category, "bbox": box}
+            for i, (image, category, box) in enumerate(boxes)
         ],
         "categories": [{"id": 1, "name": "cat"}, {"id": 3, "name": "dog"}],
     }

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import octavo
-from evaluation.made import class_folders, colour_classifier, colour_pictures, constant_output, save
+from evaluation.made import class_folders, colour_classifier, colour_images, constant_output, save
 from octavo.errors import DataError, ModelError, RecipeError
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fashion_mnist"
@@ -51,7 +51,7 @@ def test_some_samples_of_class_folders_are_of_all_classes(model: Path, tmp_path:
 
 @pytest.mark.parametrize("form", ["csv", "heading", "semicolon", "tsv", "txt", "json", "list", "objects"])
 def test_labels_files_of_every_form(form: str, model: Path, tmp_path: Path) -> None:
-    rows = colour_pictures(tmp_path / "val")
+    rows = colour_images(tmp_path / "val")
     text = {
         "csv": "\n".join(f"{n},{c}" for n, c in rows),
         "heading": "label,file_name\n" + "\n".join(f"{c},{n}" for n, c in rows),
@@ -69,14 +69,14 @@ def test_labels_files_of_every_form(form: str, model: Path, tmp_path: Path) -> N
 
 
 def test_a_labels_file_can_be_the_data(model: Path, tmp_path: Path) -> None:
-    rows = colour_pictures(tmp_path / "val")
+    rows = colour_images(tmp_path / "val")
     file = tmp_path / "dev.txt"
     file.write_text("\n".join(f"val/{name} {number}" for name, number in rows))
     assert octavo.evaluate(model, file, **UNIT)["top1"] == 1.0
 
 
-def test_labels_beside_pictures_and_labels_by_place(model: Path, tmp_path: Path) -> None:
-    rows = sorted(colour_pictures(tmp_path / "val"))
+def test_labels_beside_images_and_labels_by_place(model: Path, tmp_path: Path) -> None:
+    rows = sorted(colour_images(tmp_path / "val"))
     (tmp_path / "val" / "labels.csv").write_text("\n".join(f"{n},{c}" for n, c in rows))
     assert octavo.evaluate(model, tmp_path / "val", **UNIT)["top1"] == 1.0
     images = octavo.images(tmp_path / "val", "unit")
@@ -145,7 +145,7 @@ def fails(kind: type[Exception], words: str, *arguments: Any, **options: Any) ->
 
 
 def test_missing_and_wrong_labels_are_told(model: Path, tmp_path: Path) -> None:
-    rows = colour_pictures(tmp_path / "val")
+    rows = colour_images(tmp_path / "val")
     fails(DataError, "have no labels", model, tmp_path / "val", **UNIT)
     file = tmp_path / "labels.csv"
     file.write_text("\n".join(f"x{n},{c}" for n, c in rows))
@@ -195,9 +195,9 @@ def test_archives_without_labels_and_unscaled_pixels_are_told(tmp_path: Path) ->
     fails(DataError, "Sample 0 has no label", model, [{"image": np.zeros((1, 1, 28, 28), np.float32)}])
 
 
-def test_a_corrupt_picture_is_named(model: Path, tmp_path: Path) -> None:
+def test_a_corrupt_image_is_named(model: Path, tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "val")
-    (folder / "a_red" / "r1.png").write_bytes(b"\x89PNG no picture")
+    (folder / "a_red" / "r1.png").write_bytes(b"\x89PNG no image")
     fails(DataError, r"r1\.png can't be read as an image", model, folder, **UNIT)
 
 

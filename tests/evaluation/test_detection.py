@@ -20,8 +20,8 @@ from octavo.evaluation.detection.annotations import COCO_80, Annotations, Number
 from octavo.evaluation.detection.boxes import Frame, Limits, suppress
 from octavo.evaluation.image_samples import ImageFeeds
 
-FRAME = Frame(32, 16, (0.5, 0.5), (0.0, 4.0), (16, 16))  # a picture of 32 × 16 in a square of 16
-WANTED = np.array([[4.0, 2.0, 12.0, 10.0], [16.0, 4.0, 30.0, 14.0]])  # in the picture
+FRAME = Frame(32, 16, (0.5, 0.5), (0.0, 4.0), (16, 16))  # an image of 32 × 16 in a square of 16
+WANTED = np.array([[4.0, 2.0, 12.0, 10.0], [16.0, 4.0, 30.0, 14.0]])  # in the image
 CLASSES, SCORES = [1, 0], [0.9, 0.6]
 
 
@@ -147,9 +147,9 @@ def test_class_numbers_become_category_numbers() -> None:
 def random_case(seed: int) -> tuple[dict[str, Any], list[int], list[np.ndarray]]:
     """Annotations with crowds, and detections near them and elsewhere."""
     rng = np.random.default_rng(seed)
-    pictures = list(range(1, 25))
+    images = list(range(1, 25))
     truths, found = [], []
-    for picture in pictures:
+    for image in images:
         rows = []
         for _ in range(rng.integers(0, 5)):
             box = [*rng.uniform(0, 60, 2), *rng.uniform(4, 30, 2)]
@@ -157,7 +157,7 @@ def random_case(seed: int) -> tuple[dict[str, Any], list[int], list[np.ndarray]]
             truths.append(
                 {
                     "id": len(truths),
-                    "image_id": picture,
+                    "image_id": image,
                     "category_id": category,
                     "bbox": box,
                     "area": box[2] * box[3],
@@ -170,22 +170,22 @@ def random_case(seed: int) -> tuple[dict[str, Any], list[int], list[np.ndarray]]
         rows += [[*rng.uniform(0, 60, 4), rng.random(), rng.choice([1, 2, 5])] for _ in range(2)]
         found.append(np.array(rows, float).reshape(-1, 6))
     content = {
-        "images": [{"id": p, "file_name": f"{p}.jpg"} for p in pictures],
+        "images": [{"id": p, "file_name": f"{p}.jpg"} for p in images],
         "annotations": truths,
         "categories": [{"id": c, "name": str(c)} for c in (1, 2, 5, 7)],
     }
-    return content, pictures, found
+    return content, images, found
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_average_precision_is_cocos_own(seed: int) -> None:
     cocoeval = pytest.importorskip("pycocotools.cocoeval")
-    content, pictures, found = random_case(seed)
+    content, images, found = random_case(seed)
     annotations = Annotations(Path("made.json"), content)
-    matches = coco.matched(annotations, pictures, [1, 2, 5, 7], found)
+    matches = coco.matched(annotations, images, [1, 2, 5, 7], found)
     truth = coco.ground_truth(annotations)
     with contextlib.redirect_stdout(io.StringIO()):
-        run = cocoeval.COCOeval(truth, truth.loadRes(coco.results(pictures, found)), "bbox")
+        run = cocoeval.COCOeval(truth, truth.loadRes(coco.results(images, found)), "bbox")
         run.evaluate()
         run.accumulate()
         run.summarize()
@@ -195,13 +195,13 @@ def test_average_precision_is_cocos_own(seed: int) -> None:
     assert {one.name for one in coco.class_precision(matches, annotations.categories)} == {"1", "2", "5"}
 
 
-def test_a_resample_counts_pictures_as_often_as_it_drew_them() -> None:
+def test_a_resample_counts_images_as_often_as_it_drew_them() -> None:
     pytest.importorskip("pycocotools")
-    content, pictures, found = random_case(9)
+    content, images, found = random_case(9)
     annotations = Annotations(Path("made.json"), content)
-    matches = coco.matched(annotations, pictures, [1, 2, 5], found)
+    matches = coco.matched(annotations, images, [1, 2, 5], found)
     half = np.arange(0, 24, 2)
-    alone = coco.matched(annotations, [pictures[i] for i in half], [1, 2, 5], [found[i] for i in half])
+    alone = coco.matched(annotations, [images[i] for i in half], [1, 2, 5], [found[i] for i in half])
     assert coco.mean_precision(matches[half]) == pytest.approx(coco.mean_precision(alone), abs=1e-12)
     twice = np.concatenate([half, half])
     assert coco.mean_precision(matches[twice]) == pytest.approx(coco.mean_precision(alone), abs=1e-9)
@@ -209,7 +209,7 @@ def test_a_resample_counts_pictures_as_often_as_it_drew_them() -> None:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Path:
-    """Three pictures of 32 × 16 with the wanted boxes."""
+    """Three images of 32 × 16 with the wanted boxes."""
     from PIL import Image
 
     folder = tmp_path / "val"
@@ -254,7 +254,7 @@ def test_categories_can_be_filtered_and_annotations_found_beside(scene: Path, tm
         octavo.evaluate(model, scene, "detection", categories=["cats"])
 
 
-def test_the_letterbox_frame_is_where_the_picture_lies(scene: Path) -> None:
+def test_the_letterbox_frame_is_where_the_image_lies(scene: Path) -> None:
     from octavo.model.runtime.session import InputSpec
 
     spec = InputSpec("image", np.dtype(np.float32), (1, 3, 16, 16))
@@ -296,7 +296,7 @@ def test_a_detector_of_other_classes_is_told(scene: Path, tmp_path: Path) -> Non
         octavo.evaluate(model, scene, "detection")
 
 
-def test_an_input_for_the_pictures_size_gets_it(scene: Path, tmp_path: Path) -> None:
+def test_an_input_for_the_images_size_gets_it(scene: Path, tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
     inputs = [tensor("input_1", [1, 3, 16, 16]), tensor("image_shape", [1, 2])]
     model = save(constant_output(yolov3(), inputs), tmp_path / "m.onnx")

@@ -198,13 +198,13 @@ def test_a_softmax_keeps_its_meaning(axis: int) -> None:
     np.testing.assert_allclose(computed(made, opset=17), wanted, rtol=1e-5)
 
 
-def test_no_frame_makes_a_picture_larger_than_it_says() -> None:
+def test_no_frame_makes_an_image_larger_than_it_says() -> None:
     assert geometry.max_pixels((640, 480), (224, 224)) < 200_000
     assert geometry.max_pixels((6000, 12_000), (640, 640)) < 10_000_000
     assert geometry.max_pixels((1, 1_000_000), (224, 224)) > 1_000_000_000
 
 
-def test_a_picture_that_is_too_narrow_is_refused(tmp_path: Path) -> None:
+def test_an_image_that_is_too_narrow_is_refused(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     path = tmp_path / "line.png"
     image.new("L", (2, 200_000)).save(path)
@@ -215,7 +215,7 @@ def test_a_picture_that_is_too_narrow_is_refused(tmp_path: Path) -> None:
     assert preset.pixels(str(path), (4, 4)).shape == (4, 4, 3)
 
 
-def test_the_memory_for_a_picture_may_be_missing(tmp_path: Path) -> None:
+def test_the_memory_for_an_image_may_be_missing(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     path = tmp_path / "plain.png"
     image.new("L", (8, 8)).save(path)
@@ -227,7 +227,7 @@ def test_the_memory_for_a_picture_may_be_missing(tmp_path: Path) -> None:
         Preset("", full, lambda pixels: pixels).pixels(str(path), (4, 4))  # type: ignore[arg-type]
 
 
-def test_the_check_of_a_result_keeps_to_the_threads_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_of_a_result_keeps_to_the_threads_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     plain = Session.open
 

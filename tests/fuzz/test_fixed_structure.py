@@ -221,7 +221,7 @@ def test_a_range_goes_upward_within_the_extremes(method: Method, symmetric: bool
         assert low <= high
 
 
-def test_a_picture_that_is_a_line_is_refused(tmp_path: object) -> None:
+def test_an_image_that_is_a_line_is_refused(tmp_path: object) -> None:
     image = pytest.importorskip("PIL.Image")
     from octavo.data.images.image_decoding import open_image
 

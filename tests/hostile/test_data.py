@@ -1,4 +1,4 @@
-"""Calibration data made to be opened: bombs, lying headers, pickles, names that climb, pictures, tensors."""
+"""Calibration data made to be opened: bombs, lying headers, pickles, names that climb, images, tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from octavo.errors import DataError
 from octavo.model.runtime.session import InputSpec
 
 SPECS = [InputSpec("x", np.dtype(np.float32), ("n", WIDTH))]
-PICTURES = [InputSpec("x", np.dtype(np.float32), (1, 3, 8, 8))]
+IMAGE_SPECS = [InputSpec("x", np.dtype(np.float32), (1, 3, 8, 8))]
 GOOD = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
 
 
@@ -248,7 +248,7 @@ BROKEN_ARCHIVES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "joblib": ("a.joblib", lambda path: path.write_bytes(pickle.dumps(_Trap()))),
     "pickle": ("a.pkl", lambda path: path.write_bytes(pickle.dumps(_Trap()))),
     "folder-of-nothing": ("a", lambda path: path.mkdir()),
-    "fifo-picture": ("a", lambda path: (path.mkdir(), os.mkfifo(path / "a.png"))),
+    "fifo-image": ("a", lambda path: (path.mkdir(), os.mkfifo(path / "a.png"))),
     "fifo-array": ("a", lambda path: (path.mkdir(), os.mkfifo(path / "a.npy"))),
     "fifo-tensor": ("a", lambda path: (path.mkdir(), os.mkfifo(path / "input_0.pb"))),
 }
@@ -333,12 +333,12 @@ IMAGES: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize(("name", "content"), IMAGES.values(), ids=IMAGES.keys())
-def test_a_hostile_picture(sandbox: Sandbox, name: str, content: bytes) -> None:
+def test_a_hostile_image(sandbox: Sandbox, name: str, content: bytes) -> None:
     pytest.importorskip("PIL")
-    (sandbox.given / "pictures").mkdir()
-    (sandbox.given / "pictures" / name).write_bytes(content)
-    given = octavo.images(sandbox.given / "pictures", "imagenet", workers=0)
-    sandbox.refuses(lambda: samples(given, PICTURES), DataError)
+    (sandbox.given / "images").mkdir()
+    (sandbox.given / "images" / name).write_bytes(content)
+    given = octavo.images(sandbox.given / "images", "imagenet", workers=0)
+    sandbox.refuses(lambda: samples(given, IMAGE_SPECS), DataError)
 
 
 LINES = {
@@ -378,7 +378,7 @@ def test_a_path_that_leads_nowhere(sandbox: Sandbox, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["os:getcwd", "trap:feeds"])
-def test_code_is_called_only_where_it_is_spelled_out(sandbox: Sandbox, name: str) -> None:
+def test_code_is_called_only_where_it_is_written_out(sandbox: Sandbox, name: str) -> None:
     """A file of that name is data, and a module beside the model is not imported for a model or a recipe."""
     (sandbox.given / "trap.py").write_text("raise SystemExit('imported')\n")
     (sandbox.given / "recipe.yaml").write_text(f"data: {name}\n")
@@ -402,7 +402,7 @@ def test_data_that_is_a_pipe_or_a_device_is_refused(sandbox: Sandbox, name: str,
     sandbox.refuses(lambda: samples(data), DataError, "regular file")
 
 
-def test_the_size_of_a_picture_is_read_in_the_same_bounds_as_the_picture(sandbox: Sandbox) -> None:
+def test_the_size_of_an_image_is_read_in_the_same_bounds_as_the_image(sandbox: Sandbox) -> None:
     pytest.importorskip("PIL")
     from octavo.data.images.image_decoding import open_image
     from octavo.evaluation.image_samples import image_size

@@ -156,10 +156,10 @@ def test_labels_that_are_no_file(sandbox: Sandbox, name: str) -> None:
     sandbox.refuses(lambda: entries(path), DataError)
 
 
-def test_labels_that_climb_name_no_picture_that_is_none(sandbox: Sandbox) -> None:
-    """A label of a file that is no picture ends in a sentence, and nothing of the file is told."""
+def test_labels_that_climb_name_no_image_that_is_none(sandbox: Sandbox) -> None:
+    """A label of a file that is no image ends in a sentence, and nothing of the file is told."""
     pytest.importorskip("PIL")
-    made = sandbox.given / "pictures"
+    made = sandbox.given / "images"
     made.mkdir()
     (made / "labels.csv").write_text("file_name,label\n../../elsewhere/secret.bin,0\n")
     from builders import model, node, tensor

@@ -139,7 +139,7 @@ def test_data_that_never_ends_is_cut(sandbox: Sandbox) -> None:
 
 
 def test_an_empty_batch_alone_tells_nothing(sandbox: Sandbox) -> None:
-    """Where no value was seen the layer stays float, or is spelled without a range; its results are right."""
+    """Where no value was seen the layer stays float, or is written without a range; its results are right."""
     outcome = sandbox.settles(lambda: _outputs(layer(), [{"x": _x((0, WIDTH))}], feeds()))
     for right, got in outcome.value or ():
         assert np.abs(right - got).max() <= 0.06 * float(np.abs(right).max())

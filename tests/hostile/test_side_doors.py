@@ -130,7 +130,7 @@ def test_only_plain_files_are_read_whole(sandbox: Sandbox, make: Callable[[Path]
     path = sandbox.given / "plan.json"
     make(path)
     sandbox.refuses(lambda: octavo.Plan.load(path), TableError)
-    with pytest.raises(OSError, match=r"no regular file|directory"):
+    with pytest.raises(OSError, match=r"regular file|directory"):
         read_bytes(path, 100)
 
 

@@ -377,7 +377,7 @@ class Case:
 
 
 SYM = {"x_zero": S8(0), "y_zero": S8(0), "int32": False, "out_q": False}
-LOUD = np.where(integers(C, C, 3, 3) > 0, 127, -127).astype(S8)
+OUTLIER = np.where(integers(C, C, 3, 3) > 0, 127, -127).astype(S8)
 EDGE = np.where(integers(C, C, 3, 3) < -50, -128, integers(C, C, 3, 3)).astype(S8)
 SHIFTED = (integers(C, C, 3, 3).astype(int) + 128).astype(U8)
 
@@ -439,7 +439,7 @@ CASES = [
     Case("OCT508", "opset", lambda: conv(**SYM, opset=25, ir_version=10),
          lambda: conv(**SYM, opset=24, ir_version=10), "tensorrt"),
     Case("OCT508", "IR version", lambda: newer(21, 99), lambda: newer(21), fixable=True, runs=False),
-    Case("OCT509", "saturating Conv", lambda: conv(w=LOUD), conv, "ort-cpu-avx2"),
+    Case("OCT509", "saturating Conv", lambda: conv(w=OUTLIER), conv, "ort-cpu-avx2"),
     Case("OCT509", "saturating Gemm", lambda: gemm(top=127), gemm, "portable"),
     Case("OCT601", "unknown operator", lambda: unknown("Frobnicate"), lambda: unknown("Abs"), runs=False),
     Case("OCT602", "Conv without QuantizeLinear behind it", lambda: conv(out_q=False), conv),

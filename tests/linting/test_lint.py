@@ -18,7 +18,7 @@ from octavo.linting.rules.accepted import at_risk, rows
 from octavo.model.files import io
 from octavo.targets import TARGETS
 
-from .planted import LOUD, S8, U8, Net, conv, gemm, integers
+from .planted import OUTLIER, S8, U8, Net, conv, gemm, integers
 
 MODELS = {"conv_net": conv_net, "layers": layers, "convolutions": convolutions}
 
@@ -139,8 +139,8 @@ def test_an_unknown_target_is_an_error() -> None:
 def test_the_estimate_of_saturation_is_the_worst_case_of_the_instruction() -> None:
     node = next(n for n in io.load(conv()).graph if n.op_type == "Conv")
     assert at_risk(integers(8, 8, 3, 3, top=64), node) == 0.0
-    share = at_risk(LOUD, node)
-    pairs = np.moveaxis(LOUD, 1, -1).reshape(8, -1, 2).astype(np.int64)
+    share = at_risk(OUTLIER, node)
+    pairs = np.moveaxis(OUTLIER, 1, -1).reshape(8, -1, 2).astype(np.int64)
     # The worst input of a pair: 255 where the weight has the sign that is more, 0 elsewhere.
     high = 255 * np.maximum(pairs, 0).sum(axis=2) > 32767
     low = 255 * np.minimum(pairs, 0).sum(axis=2) < -32768

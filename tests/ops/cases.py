@@ -40,7 +40,7 @@ ORDER = tuple(LEAST)
 
 @dataclass(frozen=True)
 class Case:
-    """One wish."""
+    """One request."""
 
     style: Style
     activations: str | None
@@ -165,7 +165,7 @@ def quantized_types(model: ir.Model) -> tuple[set[str], set[str]]:
 
 
 def assert_types(sample: Sample, case: Case, result: Result) -> None:
-    """The types asked for, and no others, are in the graph."""
+    """The types requested, and no others, are in the graph."""
     made, stored = quantized_types(result.model)
     rule = RULES[sample.key]
     asked = "uint8" if case.activations == DYNAMIC else case.activations

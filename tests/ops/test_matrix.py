@@ -133,8 +133,8 @@ def test_row_runs_and_stays_close_to_float(name: str, case: Case) -> None:
         assert_close(run(result.model, sample, optimize=optimize), truth(name), least(sample, case))
     if planned is not None:
         assert_types(sample, case, result)
-        spelled = {node.op_type for node in result.model.graph.all_nodes()}
-        assert planned.lowering in spelled
+        written = {node.op_type for node in result.model.graph.all_nodes()}
+        assert planned.lowering in written
 
 
 def _is_left_float(name: str, case: Case, reason: str) -> None:
@@ -156,7 +156,7 @@ def test_every_row_has_a_sample() -> None:
 
 
 def test_every_form_is_written_by_some_case() -> None:
-    """A row that claims a spelling is shown to have it: no form is refused in all cases."""
+    """A row that claims a variant is shown to have it: no form is refused in all cases."""
     shown = {(SAMPLES[n].key, c.style) for n, c in _pairs() if refusal(n, c) is None}
     claimed = {(key, style) for key, rule in RULES.items() for style in rule.lowerings}
     assert claimed <= shown | {(("", "Identity"), QOPERATOR)}

@@ -32,12 +32,12 @@ def test_the_named_layers_are_dynamic_and_the_others_static() -> None:
     assert "conv" in result.plan.nodes
 
 
-def test_loud_inputs_are_clipped_by_a_static_range_and_not_by_one_found_at_run_time() -> None:
-    loud = {"x": 20 * samples(1)[0]["x"]}
-    want = Session.open(conv_and_linear().SerializeToString()).run(loud)["logits"]
+def test_outlier_inputs_are_clipped_by_a_static_range_and_not_by_one_found_at_run_time() -> None:
+    outlier = {"x": 20 * samples(1)[0]["x"]}
+    want = Session.open(conv_and_linear().SerializeToString()).run(outlier)["logits"]
 
     def error(*nodes: str) -> float:
-        found = Session.open(quantized(*nodes, exclude=("stem", "conv")).model).run(loud)["logits"]
+        found = Session.open(quantized(*nodes, exclude=("stem", "conv")).model).run(outlier)["logits"]
         return float(np.abs(found - want).max() / np.abs(want).max())
 
     assert error() > 0.3

@@ -155,9 +155,9 @@ def test_integers_give_what_fake_quantization_gave(name: str, style: str) -> Non
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("spelling", ["aten", "ms", "minmax", "attributes", "levels"])
-def test_operators_of_other_domains_mean_the_same_as_pairs(spelling: str, style: str) -> None:
-    foreign, pairs = graphs.operator_conv(spelling)
+@pytest.mark.parametrize("variant", ["aten", "ms", "minmax", "attributes", "levels"])
+def test_operators_of_other_domains_mean_the_same_as_pairs(variant: str, style: str) -> None:
+    foreign, pairs = graphs.operator_conv(variant)
     result = octavo.convert_qat(foreign, style=style)
     assert steps_off(pairs, result, 0.015625, optimize=False) < 1e-3
     assert {n.domain for n in result.model.graph} <= {"", "com.microsoft"}
@@ -250,10 +250,10 @@ def test_rounding_twice_is_a_conversion_and_the_same_again_is_nothing() -> None:
 def test_a_float_layer_among_trained_ones_is_guarded_and_stays_float() -> None:
     b = Builder(9)
     b.weight("w", 4, 3, 1, 1)
-    b.weight("loud", 4, 4, 1, 1)
-    b.arrays["loud"][0] *= 40
+    b.weight("outlier", 4, 4, 1, 1)
+    b.arrays["outlier"][0] *= 40
     h = b.fake(b.op("Conv", [b.fake("x", 0.03, 128), b.fake_weight("w")], "c"), 0.03, 128)
-    b.fake(b.op("Conv", [h, "loud"], "f"), 0.3, 128, out="y")
+    b.fake(b.op("Conv", [h, "outlier"], "f"), 0.3, 128, out="y")
     trained = b.model({"x": ["n", 3, 4, 4]}, {"y": ["n", 4, 4, 4]})
     result = octavo.convert_qat(trained)
     assert [s.reason for s in result.plan.skipped] == ["its weight was trained in float"]

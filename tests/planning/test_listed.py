@@ -1,4 +1,4 @@
-"""The placement ``listed``: what is asked for is quantized, whatever the target gains by it."""
+"""The placement ``listed``: what is requested is quantized, whatever the target gains by it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_explicit_parameters_are_written_into_typed_fields() -> None:
     assert "b_quantized_zero_point" in stored
 
 
-def test_spellings_mean_the_same() -> None:
+def test_variants_mean_the_same() -> None:
     made = _net()
     samples = feeds_for(made)
     for writing in (

@@ -51,7 +51,7 @@ def sqnr(a, b):
 def test_layer_behind_a_gate_reads_its_input_in_two_passes_row_by_row(static):
     model = swiglu()
     x = rng.normal(size=(16, 64)).astype(np.float32)
-    x[0] *= 60  # one loud row: a range over the whole tensor leaves the others no steps
+    x[0] *= 60  # one outlier row: a range over the whole tensor leaves the others no steps
     result = octavo.quantize(model, [{"x": x}] if static else None, effort="plain", steps=())
     assert result.plan.nodes["down_proj"].lowering == "MatMulIntegerToFloat"
     assert result.plan.entries[Key("h", "down_proj")] == Dynamic(twice=True, by_row=True)
@@ -75,7 +75,7 @@ def test_layers_before_the_last_gates_read_the_whole_input_in_two_passes():
         assert plan.entries[Key("x", layer)] == Dynamic(twice=True)
 
 
-def test_loud_layer_among_those_dynamic_nodes_takes_two_passes():
+def test_outlier_layer_among_those_dynamic_nodes_takes_two_passes():
     plan = octavo.plan(swiglu(), octavo.W8A8.but(dynamic_nodes=("down_proj",)))
     assert plan.entries[Key("h", "down_proj")] == Dynamic(twice=True, by_row=True)
 

@@ -78,7 +78,7 @@ def test_a_signed_type_for_one_tensor_keeps_the_others() -> None:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_tensor_kept_float_has_no_quantization_around_it(style: str) -> None:
+def test_a_tensor_kept_in_float_has_no_quantization_around_it(style: str) -> None:
     proto = convolutions(3)
     result = quantize(proto, octavo.Override("r1", keep_float=True), style=style)
     assert not [k for k in result.plan.entries if k.tensor == "r1"]
@@ -86,7 +86,7 @@ def test_a_tensor_kept_float_has_no_quantization_around_it(style: str) -> None:
     assert error(result, proto, feeds_for(proto)) < 0.05
 
 
-def test_a_weight_kept_float_leaves_its_bias_float() -> None:
+def test_a_weight_kept_in_float_leaves_its_bias_float() -> None:
     proto = convolutions(2)
     result = quantize(proto, octavo.Override("w1", keep_float=True))
     assert not [k for k in result.plan.entries if k.tensor in ("w1", "b1")]

@@ -158,7 +158,7 @@ def test_channels_have_their_own_ranges_over_several_collections(path: str) -> N
 
 
 @pytest.mark.parametrize("opset", [17, 18])
-def test_channels_are_reduced_in_either_spelling_of_axes(opset: int) -> None:
+def test_channels_are_reduced_in_either_variant_of_axes(opset: int) -> None:
     calibrator = create_calibrator(conv_net(opset=opset), ["Conv"], extra_options={"per_channel": True})  # type: ignore[arg-type]
     calibrator.collect_data(ListReader(images(1)))
     assert calibrator.compute_data()["conv"].lowest.shape == (6,)  # type: ignore[attr-defined]
@@ -445,10 +445,10 @@ def test_command_writes_tables_and_parameters_from_a_tensor_file(path: str) -> N
 
 
 def test_command_reads_a_folder_of_images(path: str, tmp_path: Path) -> None:
-    picture = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
     (tmp_path / "images").mkdir()
     for value in (0, 255):
-        picture.new("RGB", (10, 12), (value,) * 3).save(tmp_path / "images" / f"{value}.png")
+        image.new("RGB", (10, 12), (value,) * 3).save(tmp_path / "images" / f"{value}.png")
     (tmp_path / "out").mkdir()
     arguments = [
         "--dataset_path",

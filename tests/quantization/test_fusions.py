@@ -25,7 +25,7 @@ FEEDS = {"x": np.random.default_rng(0).standard_normal((2, 4)).astype(F32)}
 
 
 def gelu(order: int) -> onnx.ModelProto:
-    """Three spellings: ½ last, ½ on x first, ½ on the sum."""
+    """Three variants: ½ last, ½ on x first, ½ on the sum."""
     last = {
         0: [node("Mul", ["x", "a"], ["m"], "m"), node("Mul", ["m", "half"], ["y"], "y")],
         1: [node("Mul", ["x", "half"], ["m"], "m"), node("Mul", ["m", "a"], ["y"], "y")],

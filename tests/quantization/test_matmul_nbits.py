@@ -291,7 +291,7 @@ def test_lookups_that_no_kernel_takes_stay_float() -> None:
     assert run(along, {"i": np.array([1, 2, 3])}).shape == (20, 3)
 
 
-def test_blocks_that_the_runtime_misreads_are_spelled_otherwise() -> None:
+def test_blocks_that_the_runtime_misreads_are_written_otherwise() -> None:
     """8-bit blocks behind DequantizeLinear fail at run time; 2-bit rows that do not fill bytes go wrong."""
     w = weights(32, 8)
     nodes = [
@@ -329,7 +329,7 @@ def test_what_can_not_be_quantized_stays_float(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.INFO, logger="octavo.quantization"):
         made = quantized(proto)
     assert op_types(made) == ["MatMul", "MatMul"]
-    assert "both stays float: its weight is no constant" in caplog.text
+    assert "both stays float: its weight is not constant" in caplog.text
     assert "cubic stays float: its weight has 3 dimensions" in caplog.text
 
 

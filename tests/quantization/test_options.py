@@ -161,7 +161,7 @@ def test_strides_that_do_not_divide_are_an_error(tmp_path: Path) -> None:
         static(residual(), tmp_path, {"CalibStridedMinMax": 2})
 
 
-def test_subgraphs_when_asked_for(tmp_path: Path) -> None:
+def test_subgraphs_when_requested(tmp_path: Path) -> None:
     def branch(name: str) -> onnx.GraphProto:
         return graph(
             [node("MatMul", ["x", "w"], [f"{name}_y"], name)], [], [tensor(f"{name}_y", ROWS)], name=name

@@ -137,7 +137,7 @@ def test_what_a_step_could_not_do_is_a_warning(
         ({}, ["o.onnx.0.data", "o.onnx.1.data"]),
     ],
 )
-def test_weights_lie_beside_in_the_files_asked_for(
+def test_weights_lie_beside_in_the_files_requested(
     tmp_path: Path, options: dict[str, Any], names: list[str]
 ) -> None:
     out = tmp_path / "o.onnx"

@@ -44,7 +44,7 @@ def test_a_file_goes_in_and_a_file_of_integer_operators_comes_out(tmp_path: Path
     ],
     ids=str,
 )
-def test_each_format_can_be_asked_for(
+def test_each_format_can_be_requested(
     style: QuantFormat | QuantizationMode, op: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     trained, target = graphs.torch_cnn(), tmp_path / "int8.onnx"

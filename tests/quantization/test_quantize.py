@@ -278,7 +278,7 @@ def test_single_tensors_by_the_quantizer() -> None:
     np.testing.assert_allclose(stored["b_quantized"] * np.float32(0.02), bias, atol=0.011)
 
 
-def test_a_tensor_asked_for_by_name_is_quantized() -> None:
+def test_a_tensor_requested_by_name_is_quantized() -> None:
     made = CASES["Tanh"]()
     quantizer = q.QDQQuantizer(
         made, False, False, QuantType.QInt8, QuantType.QUInt8, ranges(made), [], [], ["Conv"], {}
@@ -288,7 +288,7 @@ def test_a_tensor_asked_for_by_name_is_quantized() -> None:
     assert "u_scale" in {t.name for t in quantizer.quantize_model().graph.initializer}
 
 
-def test_a_weight_asked_for_by_name_is_quantized_along_its_axis() -> None:
+def test_a_weight_requested_by_name_is_quantized_along_its_axis() -> None:
     made = CASES["tied weight"]()
     quantizer = q.QDQQuantizer(
         made, False, False, QuantType.QInt8, QuantType.QUInt8, ranges(made), [], [], ["Exp"], {}

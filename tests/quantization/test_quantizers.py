@@ -65,7 +65,7 @@ def ops(made: onnx.ModelProto) -> list[str]:
 # ---- QDQQuantizer
 
 
-def test_a_layer_asked_for_tensor_by_tensor_is_the_layer_asked_for_by_its_type() -> None:
+def test_a_layer_requested_tensor_by_tensor_is_the_layer_requested_by_its_type() -> None:
     made = gemm()
     by_type = qdq(made, ["Gemm"]).quantize_model()
     asked = qdq(made, ["Exp"])
@@ -122,7 +122,7 @@ def test_a_relu_that_is_taken_out_by_hand() -> None:
     assert not asked.try_replacing_upstream_output("x", relu.output[0])  # an input of the graph
 
 
-def test_nodes_are_removed_at_once_if_asked_for() -> None:
+def test_nodes_are_removed_at_once_if_requested() -> None:
     asked = qdq(gemm(), ["Gemm"])
     asked.remove_node(asked.model.nodes()[0])
     asked.remove_nodes()
@@ -176,7 +176,7 @@ def test_qlinear_operators_with_an_input_of_any_range() -> None:
     assert error(made, result) < 0.3
 
 
-def test_an_operator_spelled_by_hand() -> None:
+def test_an_operator_written_by_hand() -> None:
     """What an own operator needs is made one by one; the rest of the model is quantized as ever."""
     made = model(
         [

@@ -114,7 +114,7 @@ def test_bare_file_names_and_defaults_give_a_qdq_model(folder: Path) -> None:
         (["--weight_type", "qint16", "--activation_type", "qint16"], "w_quantized", TensorProto.INT16),
     ],
 )
-def test_types_are_those_asked_for(folder: Path, arguments: list[str], name: str, kind: int) -> None:
+def test_types_are_those_requested(folder: Path, arguments: list[str], name: str, kind: int) -> None:
     assert types(quantized(*arguments))[name] == kind
 
 
@@ -195,7 +195,7 @@ def options(*arguments: str) -> dict[str, Any]:
         ("--qdq_disable_weight_adjust_for_int32_bias", "QDQDisableWeightAdjustForInt32Bias"),
     ],
 )
-def test_each_flag_sets_its_option_in_either_spelling(flag: str, key: str) -> None:
+def test_each_flag_sets_its_option_in_either_variant(flag: str, key: str) -> None:
     assert options(flag)[key] is True
     assert options(flag, "True")[key] is True
     assert not options(flag, "False").get(key)

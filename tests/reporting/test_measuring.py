@@ -1,4 +1,4 @@
-"""Evaluations and measurements as text: signs, units, and names from strangers."""
+"""Evaluations and measurements as text: signs, units, and names from untrusted files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def measurement() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_names_from_strangers_do_nothing() -> None:
+def test_names_from_untrusted_files_do_nothing() -> None:
     texts = [evaluation_table(evaluation(), classes=5), bench_table(measurement())]
     pages = [evaluation_markdown(evaluation(), EVIL), bench_markdown(measurement(), EVIL)]
     assert not any("\x1b" in text for text in texts + pages)

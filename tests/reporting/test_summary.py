@@ -99,7 +99,7 @@ def test_many_reasons_are_cut_short() -> None:
     assert "25 more, for 25 other reasons" in text
 
 
-def test_the_type_lines_sets_what_was_made_beside_what_was_asked_for() -> None:
+def test_the_type_lines_sets_what_was_made_beside_what_was_requested() -> None:
     assert type_lines(Outcome()) == [
         "weights: int8 per channel (1 of 1)",
         "activations: uint8 (2 of 2)",

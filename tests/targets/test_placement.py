@@ -39,7 +39,7 @@ def encoder() -> onnx.ModelProto:
     )
 
 
-def picture(size: int | str) -> onnx.ModelProto:
+def image(size: int | str) -> onnx.ModelProto:
     """Conv of 27 products, depthwise Conv, 1x1 Conv, 1x1 Conv of 8 products."""
     return model(
         [
@@ -81,25 +81,25 @@ def test_targets_other_than_the_cpu_keep_the_add() -> None:
     assert "Residual" not in plan.barriers
 
 
-def test_the_first_conv_of_a_large_picture_stays_float_if_it_is_thin() -> None:
-    plan = octavo.plan(picture(64), target="ort-cpu-vnni")
+def test_the_first_conv_of_a_large_image_stays_float_if_it_is_thin() -> None:
+    plan = octavo.plan(image(64), target="ort-cpu-vnni")
     assert reason(plan, "First").startswith("first Conv")
     assert reason(plan, "Depthwise").startswith("depthwise")
     assert set(plan.nodes) == {"Narrow", "Thin"}
 
 
-def test_a_picture_of_open_size_is_taken_to_be_large() -> None:
-    assert set(octavo.plan(picture("side"), target="ort-cpu-vnni").nodes) == {"Narrow", "Thin"}
+def test_an_image_of_open_size_is_taken_to_be_large() -> None:
+    assert set(octavo.plan(image("side"), target="ort-cpu-vnni").nodes) == {"Narrow", "Thin"}
 
 
-def test_in_a_small_picture_every_conv_is_quantized() -> None:
-    plan = octavo.plan(picture(16), target="ort-cpu-vnni")
+def test_in_a_small_image_every_conv_is_quantized() -> None:
+    plan = octavo.plan(image(16), target="ort-cpu-vnni")
     assert set(plan.nodes) == {"First", "Depthwise", "Narrow", "Thin"}
 
 
 def test_with_many_threads_thin_first_layers_are_quantized_and_adds_stay() -> None:
-    few = octavo.plan(picture(64), target="ort-cpu-vnni", threads=11)
-    many = octavo.plan(picture(64), target="ort-cpu-vnni", threads=12)
+    few = octavo.plan(image(64), target="ort-cpu-vnni", threads=11)
+    many = octavo.plan(image(64), target="ort-cpu-vnni", threads=12)
     assert "First" not in few.nodes
     assert set(many.nodes) == {"First", "Depthwise", "Narrow", "Thin"}
     assert "Residual" in octavo.plan(encoder(), target="ort-cpu-vnni", threads=2).barriers
@@ -107,7 +107,7 @@ def test_with_many_threads_thin_first_layers_are_quantized_and_adds_stay() -> No
 
 
 def test_quantize_takes_the_rules_for_its_threads() -> None:
-    proto = picture(64)
+    proto = image(64)
     samples = feeds_for(proto)
     result = octavo.quantize(proto, samples, target="ort-cpu-vnni", threads=12, effort="plain")
     assert "First" in result.plan.nodes
@@ -165,7 +165,7 @@ def distances(opset: int) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("opset", [13, 17, 18])
 @pytest.mark.parametrize("style", ["qdq", "qoperator"])
-def test_a_softmax_over_an_inner_axis_is_spelled_out(style: str, opset: int) -> None:
+def test_a_softmax_over_an_inner_axis_is_written_out(style: str, opset: int) -> None:
     proto = distances(opset)
     result = octavo.quantize(proto, feeds_for(proto), recipe=STYLES[style], target="ort-cpu-vnni")
     found = ops(result)

@@ -115,7 +115,7 @@ def test_with_vnni_the_default_target_is_what_it_was() -> None:
         (octavo.FP8, "web", "float8e4m3fn weights"),
     ],
 )  # fmt: skip
-def test_a_wish_that_clashes_with_the_target_is_an_error_with_an_offer(
+def test_a_request_that_clashes_with_the_target_is_an_error_with_an_offer(
     recipe: octavo.Recipe, name: str, offered: str
 ) -> None:
     with pytest.raises(octavo.RecipeError, match=offered):
@@ -191,7 +191,7 @@ def test_blocks_stay_out_of_operators_that_lack_them() -> None:
     assert set(plan.nodes) == {"Gemm_0"}
 
 
-def test_a_refused_operator_is_skipped_even_where_everything_is_asked_for() -> None:
+def test_a_refused_operator_is_skipped_even_where_everything_is_requested() -> None:
     arrays = {"w": weights(1, 16, 4), "r": weights(1, 16, 4)}
     nodes = [node("LSTM", ["x", "w", "r"], ["y"], "Rnn", hidden_size=4), node("Relu", ["y"], ["z"], "Relu_0")]
     proto = model(nodes, [tensor("x", [3, 1, 4])], [tensor("z", [3, 1, 1, 4])], arrays)

@@ -37,7 +37,7 @@ def conv_and_linear(classes: int = 5) -> onnx.ModelProto:
 
 
 def samples(count: int) -> list[Feed]:
-    """Pictures of noise, each with its own mean."""
+    """Images of noise, each with its own mean."""
     rng = np.random.default_rng(7)
     return [
         {"x": (rng.normal(size=(1, 3, 8, 8)) + rng.normal(size=(1, 3, 1, 1))).astype(np.float32)}

@@ -71,7 +71,7 @@ def test_where_classes_agree_in_many_places_decibels_say_little() -> None:
     assert chosen(trial("wrong", 1.53, 21, agreement=0.9, places=50000), close) == "close"
 
 
-def test_below_the_decibels_that_are_asked_for_they_count_however_many_classes_agree() -> None:
+def test_below_the_decibels_that_are_requested_they_count_however_many_classes_agree() -> None:
     close = trial("close", 1.38, 21, agreement=0.988, places=50000)
     assert chosen(trial("fast", 1.53, 15, agreement=0.988, places=50000), close) == "close"
     assert chosen(trial("fast", 1.9, 15, agreement=0.988, places=50000), close) == "fast"
@@ -187,7 +187,7 @@ def test_what_is_no_faster_than_float_is_chosen_only_where_nothing_faster_will_d
     assert chosen(exact, trial("faster", 1.1, 20.5)) == "faster"
     assert chosen(exact, trial("unsure", 1.1, 20.5, speed=Ratio(1.1, 0.9, 1.2))) == "exact"
     assert chosen(exact, trial("wrong", 1.5, 20, error="it does not load")) == "exact"
-    assert chosen(exact, trial("faster", 1.1, 20.5), min_speed=0.0) == "exact"  # speed was not asked for
+    assert chosen(exact, trial("faster", 1.1, 20.5), min_speed=0.0) == "exact"  # speed was not requested
     assert not compressed_could_win([trial("faster", 1.1, 20.5)], Demands(), Unchanged(400))
 
 

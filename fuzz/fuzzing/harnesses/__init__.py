@@ -14,7 +14,7 @@ from random import Random
 from typing import Protocol, cast
 
 CORPUS = Path(__file__).resolve().parents[2] / "corpus"
-NAMES = ("model", "external", "numpy_files", "statistics", "plan", "table", "recipe", "quantize", "pictures",
+NAMES = ("model", "external", "numpy_files", "statistics", "plan", "table", "recipe", "quantize", "images",
          "labels", "report", "lint", "choose", "compare", "weight_only")  # fmt: skip
 
 
@@ -38,8 +38,8 @@ class Harness(Protocol):
 
 
 def present() -> tuple[str, ...]:
-    """The harnesses whose packages are installed: only pictures need one more than Octavo does."""
-    without = () if importlib.util.find_spec("PIL") is not None else ("pictures",)
+    """The harnesses whose packages are installed: only images need one more than Octavo does."""
+    without = () if importlib.util.find_spec("PIL") is not None else ("images",)
     return tuple(name for name in NAMES if name not in without)
 
 

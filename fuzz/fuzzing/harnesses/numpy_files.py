@@ -190,7 +190,7 @@ def one(data: bytes) -> None:
 def _check(sample: object, number: int) -> None:
     """What reaches a model is of its inputs' type and shape."""
     if number > 50:
-        raise guard.FindingError("limit", "more samples than asked for")
+        raise guard.FindingError("limit", "more samples than requested")
     if not isinstance(sample, dict):
         return
     for spec in _TWO:

@@ -53,7 +53,7 @@ _TOKENS = [
 
 @functools.cache
 def seeds() -> list[bytes]:
-    """The presets in both spellings, and one with everything in it."""
+    """The presets in both forms, and one with everything in it."""
     plain = [recipe.to_dict() for recipe in PRESETS.values()]
     rich = { "base": "W8A8", "exclude": ["head", "re:^layer.[0-9]"], "op_types": ["MatMul",
             "Conv"], "target": "ort-cpu", "calibration_samples": 8, "steps": ["equalize"],
@@ -64,7 +64,7 @@ def seeds() -> list[bytes]:
 
 
 def mutate(data: bytes, chance: Random) -> bytes:
-    """A changed tree in either spelling, or changed text."""
+    """A changed tree in either form, or changed text."""
     if chance.random() < 0.25:
         return raw.mutate(data, chance, _TOKENS)
     try:
@@ -78,7 +78,7 @@ def mutate(data: bytes, chance: Random) -> bytes:
 
 
 def one(data: bytes) -> None:
-    """Read in both spellings; what was read is written and read again as the same recipe."""
+    """Read in both forms; what was read is written and read again as the same recipe."""
     for name in ("r.yaml", "r.json"):
         path = guard.folder() / name
         path.write_bytes(data)

@@ -140,7 +140,7 @@ _SCHEMES = [scheme.Scheme(qtype("uint8"), method=method) for method in _METHODS]
 
 
 def one(data: bytes) -> None:
-    """Read; what was read can be merged, asked for ranges, and written again as it was."""
+    """Read; what was read can be merged, gives ranges, and can be written again as it was."""
     path = guard.folder() / "a.stats"
     path.write_bytes(data)
     try:

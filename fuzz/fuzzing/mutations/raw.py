@@ -59,7 +59,7 @@ def _number(chance: Random) -> bytes:
 
 
 def text(chance: Random) -> str:
-    """A text that somebody might wish to hide in a file."""
+    """A text that somebody might want to hide in a file."""
     return chance.choice(TEXTS)
 
 

@@ -1,4 +1,4 @@
-"""Calibration: run a model on samples, remember what its tensors' values were, and read ranges off that.
+"""Calibration: run a model on samples, record statistics of its tensors, and compute ranges from them.
 
 ``collect`` makes :class:`~octavo.core.stats.Stats` in one pass (states of :mod:`.observers`); ``ranges``
 reads them with the method of each tensor's scheme (:mod:`.methods`), as often as one likes.

@@ -1,4 +1,4 @@
-"""``octavo bench``: are models faster, smaller, lighter, and where does their time go?"""
+"""``octavo bench``: latency, memory and size of models, and where the time goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``octavo calibrate``: run a model on data once, and keep what its tensors' values were."""
+"""``octavo calibrate``: run a model on data once, and keep statistics of its tensors."""
 
 from __future__ import annotations
 

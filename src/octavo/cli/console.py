@@ -1,4 +1,4 @@
-"""Where words go: answers to standard output, remarks and progress to standard error.
+"""Output: answers to standard output, notes and progress to standard error.
 
 A bar is drawn only on a terminal, and only for work that lasts longer than a second. Elsewhere a phase that
 took that long leaves one plain line, and a very long one a line each half minute: it never looks hung. Where

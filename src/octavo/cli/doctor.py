@@ -1,4 +1,4 @@
-"""``octavo doctor``: what will be hard about quantizing a model."""
+"""``octavo doctor``: what will be difficult about quantizing a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``octavo evaluate``: is a model right, and are quantized ones still?"""
+"""``octavo evaluate``: the accuracy of a model, and of quantized ones beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command works in a child; this process looks on, so that a crash of native code ends in a sentence too.
+"""The command works in a child process; this one watches, so that a crash of native code ends in a sentence.
 
 The child is forked before anything is loaded, which takes 10 to 20 ms, and has the same terminal, files and
 rights. Nothing is kept from it: that is ``--isolate``. If a model makes a library crash, or memory
@@ -18,7 +18,6 @@ from typing import Any
 
 from octavo.errors import IsolationError
 
-BEGUN = time.monotonic()  # when the command began, before anything large is loaded
 _ALONE = ("--debug", "--isolate", "--help", "-h", "--version")  # a debugger wants one process
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _LOSSES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGKILL")
@@ -128,8 +127,8 @@ def _clear(arguments: Sequence[str]) -> None:
 def _loss(name: str) -> str:
     if name == "SIGKILL":
         return (
-            f"The run was ended ({name}): memory ran out, or somebody ended it; its outputs are as "
-            "before. If it was memory, use fewer --samples, fewer --workers or a larger machine."
+            f"The run was ended ({name}): it was killed, or memory ran out; its outputs are unchanged. "
+            "If memory ran out, use fewer --samples, fewer --workers or a larger machine."
         )
     return (
         f"Native code crashed ({name}) on this model or its data; the outputs are as before. If the "

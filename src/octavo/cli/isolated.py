@@ -1,4 +1,4 @@
-"""``--isolate``: the whole verb in a process of its own, with limits; its words and its answer come back."""
+"""``--isolate``: the whole verb in a separate process with limits, which returns its output."""
 
 from __future__ import annotations
 

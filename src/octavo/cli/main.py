@@ -90,7 +90,7 @@ def parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
     )
     top = _Parser(
         prog="octavo",
-        description="Quantize ONNX models: smaller, faster, still right, and shown to be so.",
+        description="Quantize ONNX models: smaller and faster, with measured accuracy.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[common],
@@ -248,7 +248,7 @@ def _closed_pipe() -> int:
 
 
 def entry() -> NoReturn:
-    """Return the console script."""
+    """Run the console script."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

@@ -100,7 +100,7 @@ def _inputs(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _weights(models: Sequence[str]) -> list[Path]:
-    """Return the files that hold the weights of models; what is no model has none."""
+    """Return the files that hold the weights of models; other files have none."""
     from octavo.model.files.io import read_files
 
     return [path for model in models for path in read_files(model).paths()]

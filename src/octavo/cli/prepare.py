@@ -1,4 +1,4 @@
-"""``octavo prepare``: known shapes, folded normalization, no dead weight: a good start for quantization."""
+"""``octavo prepare``: infer shapes, fold normalization and remove what is unused before quantization."""
 
 from __future__ import annotations
 

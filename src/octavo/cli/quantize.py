@@ -108,7 +108,7 @@ def _check(options: argparse.Namespace) -> None:
             clash.append("--effort")
         if clash:
             raise RecipeError(
-                f"--plan has decided what {', '.join(clash)} would say; leave them out, or make a new plan."
+                f"--plan has decided {', '.join(clash)} already; leave them out, or make a new plan."
             )
 
 
@@ -174,7 +174,7 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
 
 
 def _without_data(options: argparse.Namespace) -> str:
-    """Say what the target's recipe does with activations where there is no data."""
+    """Say what the target's recipe does with activations without data."""
     from octavo.pipeline.request import RecipeRequest
 
     recipe, _ = RecipeRequest.of(None, options.target, {}).resolve(static=False)

@@ -1,4 +1,4 @@
-"""Comparing a float model with its quantized twin, and looking at a model before it is quantized.
+"""Comparing a float model with its quantized version, and examining a model before it is quantized.
 
 :mod:`.signals` and :mod:`.lowered_operators` describe both models in the same terms, :mod:`.match` pairs
 them, :mod:`.data_pass` runs both on the data once, :mod:`.blame` and :mod:`.causes` find the tensor to blame

@@ -1,4 +1,4 @@
-"""Which of the tensors at a unit is to blame: each is quantized by itself, while the others stay in float.
+"""Which of the tensors of a unit causes its error: each is quantized alone, while the others stay in float.
 
 A bad result has one cause among several: an input, a weight, the unit's own result. The float operators are
 run again on a few samples, each time with one of these as the quantized model has it.

@@ -98,7 +98,7 @@ def _unexplained(pair: Pair, watch: TensorSums) -> Cause:
         text = f"its integers reach {top} of 2147483647, so that sums overflow in the integer kernel"
         return Cause(bias.value.name or "", "weight", "bias overflow", text, "exclude", unit)
     steps = ", ".join(node.op_type for node in pair.steps)
-    text = f"quantization does not explain it: a step of {steps} is missing or computed in another way"
+    text = f"quantization does not explain it: an operation ({steps}) is missing or computed differently"
     execution = watch.execution.errors(watch.executed)
     if execution is not None and watch.is_changed_by_runtime:
         text = (
@@ -138,7 +138,10 @@ def weight_finding(w: WeightError, unit: Unit) -> Cause:
 def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
     span = f"{w.low:.3g} … {w.high:.3g}"
     if unit.kind in MASK_SCORES and max(-w.low, w.high) >= MASK:
-        text = f"a mask of {span} is quantized with the scores, and one scale leaves the scores no steps"
+        text = (
+            f"a mask of {span} is quantized with the scores, and one scale leaves no resolution for "
+            "the scores"
+        )
         return "mask", text, "exclude"
     if w.qtype in HALF_LIMITS:
         return _half_cause(w.qtype, span, w.clipped)
@@ -190,7 +193,9 @@ def _activation(
         and maker is not None
         and maker.kind in MASK_SCORES
     ):
-        text = f"scores and a mask of {power.low:.3g} share one scale, which leaves the scores no steps"
+        text = (
+            f"scores and a mask of {power.low:.3g} share one scale, which leaves no resolution for the scores"
+        )
         return Cause(name, "activation", "mask", text, "exclude", reader, maker)
     cause, text, remedy = _range_cause(found, seen, reader, maker, watch)
     return Cause(name, "activation", cause, text, remedy, reader, maker, excess=excess(watch))
@@ -205,7 +210,8 @@ def _masked(found: Matching, mask: tuple[Unit, ir.Value, Array], scores: str, re
     unit, constant, content = mask
     span = f"{float(content.min()):.3g} … {float(content.max()):.3g}"
     text = (
-        f"the mask {constant.name!r} of {span} shares one scale with the scores {scores!r}: no steps are left"
+        f"the mask {constant.name!r} of {span} shares one scale with the scores {scores!r}, which "
+        "leaves them no resolution"
     )
     named = constant.name if _is_stored(found, unit) else scores
     return Cause(named or scores, "activation", "mask", text, "exclude", reader, unit)
@@ -240,7 +246,7 @@ def _range_cause(
     rms = float(np.sqrt(power.energy / power.count)) if power.count else 0.0
     crest = max(-power.low, power.high) / max(rms, 1e-38)
     if crest > _OUTLIER_CREST:
-        text = f"outliers make its range: {span}, {crest:.0f} times its root mean square of {rms:.3g}"
+        text = f"outliers determine its range: {span}, {crest:.0f} times its root mean square of {rms:.3g}"
         return "outliers", text, "exclude reader" if clip is None else "tighter"
     remedy = "more bits" if clip is not None else "exclude reader"
     return "bits", f"one scale for its range of {span} is too coarse (root mean square {rms:.3g})", remedy
@@ -365,7 +371,7 @@ class Changes:
             if finding.remedy == "range":
                 yield _set(tensor, "take its range from the data: method minmax", method=MinMax())
             elif finding.remedy == "tighter":
-                yield _set(tensor, "cut its outliers off: method mse", method=MSE())
+                yield _set(tensor, "clip its outliers: method mse", method=MSE())
             if finding.remedy != "exclude" and self._base.style is Style.QDQ:
                 yield _set(tensor, "quantize it to 16 bits", qtype=UINT16)
         makers = (finding.maker, finding.reader)

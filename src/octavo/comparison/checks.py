@@ -148,7 +148,7 @@ def weights(model: ir.Model, plan: Plan) -> Iterator[Finding]:
         else:
             one, each = _both_ways(content, entry.scheme)
             if each < POOR:
-                text = f"in 8 bits it has only {each:.0f} dB: outliers stand beside small weights"
+                text = f"in 8 bits it has only {each:.0f} dB: it has outliers among small weights"
                 yield Finding(
                     WARNING, "outliers", key.tensor, text, f"exclude {key.consumer!r}, or use blocks"
                 )
@@ -256,7 +256,7 @@ def _unlike(joins: Mapping[str, list[str]], stats: Stats) -> Iterator[Finding]:
         tops = [max(-stats[n].low, stats[n].high) for n in names if n in stats and not stats[n].non_finite]
         if len(tops) > 1 and 0 < min(tops) * hazards.RATIO <= max(tops):
             ends = f"{min(tops):.3g} and {max(tops):.3g}"
-            text = f"it joins ranges of {ends}, and one scale leaves the smaller few steps"
+            text = f"it joins ranges of {ends}, and one scale leaves little resolution for the smaller one"
             advice = f"exclude {node!r}, unless a layer with weights reads all of it"
             yield Finding(WARNING, "mixed-range concat", node, text, advice)
 

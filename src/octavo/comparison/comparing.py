@@ -50,7 +50,7 @@ def compare(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare a float model with its quantized twin on data, tensor by tensor.
+    """Compare a float model with its quantized version on data, tensor by tensor.
 
     ``quantized`` is a model, or the result of ``quantize``; ``data`` fits the float model's inputs. Outputs
     are compared in every sample, tensors inside in the first 8 and then in every tenth.

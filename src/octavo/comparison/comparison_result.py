@@ -92,7 +92,7 @@ class OutputComparison:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
-    """A float model and its quantized twin, compared; prints as a table."""
+    """The comparison of a float model with its quantized version; prints as a table."""
 
     float_model: str
     quantized: str

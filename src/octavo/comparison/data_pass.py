@@ -68,7 +68,7 @@ class TensorSums:
 
 @dataclass
 class PassSums:
-    """What one pass gave."""
+    """The sums of one pass over the data."""
 
     pairs: dict[Pair, TensorSums]
     inputs: dict[ir.Value, TensorSums]  # inputs of the float model that are quantized as they come in

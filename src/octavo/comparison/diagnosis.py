@@ -60,7 +60,7 @@ def doctor(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Look at a float model, and at calibration data for it, before quantizing."""
+    """Examine a float model, and calibration data for it, before quantizing."""
     raw = io.load(model)
     name = io.describe(raw)
     found = [*checks.kind(raw), *checks.opset(raw), *checks.unused(raw)]

@@ -55,7 +55,7 @@ class Gap:
     unlike: bool = False  # a sample had another number of values
 
     def add(self, x: Row, y: Row) -> None:
-        """Take in one sample."""
+        """Add one sample."""
         if x.size != y.size:
             self.unlike = True
             return

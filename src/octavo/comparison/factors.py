@@ -232,7 +232,7 @@ def _axes(unit: Unit, plain: Array) -> tuple[int, ...] | None:
 
 
 class _Rework:
-    """A copy of the float model that takes up factors."""
+    """A copy of the float model to which factors are applied."""
 
     def __init__(self, found: Matching, copy: ir.Model) -> None:
         self.found, self.editor = found, Editor(copy)
@@ -322,7 +322,7 @@ def _is_bias(view: SignalView, unit: Unit) -> bool:
 
 
 def _compute_the_same(one: ir.Model, other: ir.Model, threads: int | None) -> bool:
-    """Whether two models give nearly the same floats for an input that is made up."""
+    """Whether two models compute nearly the same floats for random inputs."""
     results: list[Mapping[str, Array]] = []
     try:
         for model in (one, other):

@@ -1,4 +1,4 @@
-"""Which tensor of a quantized model stands for which of the float model: by structure, not by name.
+"""Which tensor of a quantized model corresponds to which of the float model: by structure, not by name.
 
 Both graphs are walked from their inputs. A unit of the quantized model is matched with a unit of the same
 kind that reads the same signals at the same places; where several do (queries, keys and values of one input),
@@ -35,7 +35,7 @@ _CORNER_SIZE = 64  # rows and columns looked at to tell a square matrix from its
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """A unit of the float model and the one that stands for it.
+    """A unit of the float model and its counterpart.
 
     ``steps`` are the float nodes up to the tensor ``target``, whose quantized twin is ``twin``.
     """

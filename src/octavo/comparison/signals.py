@@ -92,7 +92,7 @@ class SignalView:
             self._root[value] = self.signal(other)
 
     def signal(self, value: ir.Value) -> ir.Value:
-        """Return the value that stands for the signal that this one is a form of."""
+        """Return the value that represents the signal of which this one is a form."""
         return self._root.get(value, value)
 
     def _values(self) -> Iterator[ir.Value]:

@@ -74,9 +74,7 @@ def from_ranges(low: npt.ArrayLike, high: npt.ArrayLike, scheme: Scheme) -> list
 def widened(low: F64, high: F64, min_range: float | None) -> tuple[F64, F64]:
     """Return the range with zero inside it, and at least ``min_range`` wide."""
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise DataError(
-            "A range is not finite: NaN or infinity reached a scale. Look for it in the calibration data."
-        )
+        raise DataError("A range is not finite: NaN or infinity reached a scale. Check the calibration data.")
     if np.any(low > high):
         worst = np.argmax(low - high)
         ends = [float(np.broadcast_to(v, np.shape(low - high)).flat[worst]) for v in (low, high)]
@@ -131,8 +129,8 @@ def from_std(std: npt.ArrayLike, scheme: Scheme, dtype: npt.DTypeLike = np.float
     spread = np.asarray(std, np.float64)
     if not np.all(np.isfinite(spread) & (spread >= 0)):
         raise DataError(
-            "A standard deviation is not a finite number: NaN or infinity reached a scale. Look for it in the"
-            " calibration data."
+            "A standard deviation is not a finite number: NaN or infinity reached a scale. Check the "
+            "calibration data."
         )
     scale = spread / float8_std()
     return _cast(scale, np.zeros_like(scale), scheme, dtype)

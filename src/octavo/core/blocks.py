@@ -51,7 +51,9 @@ class BlockScheme:
         if self.bits not in _UNSIGNED:
             raise RecipeError(f"Weights of {self.bits} bits can't be put into blocks; choose 2, 4 or 8.")
         if self.size < 1:
-            raise RecipeError(f"A block of {self.size} values makes no sense; choose a power of two from 16.")
+            raise RecipeError(
+                f"A block of {self.size} values is not possible; choose a power of two from 16."
+            )
 
     @property
     def top(self) -> int:
@@ -60,7 +62,7 @@ class BlockScheme:
 
     @property
     def middle(self) -> int:
-        """Return the integer that stands for zero where there is no zero point."""
+        """Return the integer that represents zero without a zero point."""
         return 1 << (self.bits - 1)
 
     @property
@@ -79,7 +81,7 @@ class Blocks:
     scheme: BlockScheme
 
     def real(self) -> npt.NDArray[np.float64]:
-        """Return the values that the integers stand for."""
+        """Return the values that the integers represent."""
         columns = self.integers.shape[1]
         zero = float(self.scheme.middle) if self.zero_point is None else self._wide(self.zero_point, columns)
         return (self.integers.astype(np.float64) - zero) * self._wide(self.scale, columns)

@@ -67,7 +67,7 @@ class Shared:
 
     @property
     def key(self) -> Key:
-        """Whose parameters these are."""
+        """The entry whose parameters these are."""
         return Key(self.tensor, self.consumer)
 
 

@@ -35,7 +35,7 @@ def read_bytes(path: str | Path, most: int) -> bytes:
     content = bytearray()
     with os.fdopen(os.open(path, _FLAGS), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         while piece := file.read(_PIECE):
             content += piece
             if len(content) > most:

@@ -46,7 +46,7 @@ class PerBlock:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise RecipeError(
-                f"A block of {self.size} values makes no sense; choose a power of two such as 32."
+                f"A block of {self.size} values is not possible; choose a power of two such as 32."
             )
 
     def __str__(self) -> str:

@@ -51,7 +51,7 @@ class LinearRegex:
             tree = _PARSER.parse(self.source)
         except (re.error, OverflowError, RecursionError) as error:
             raise RecipeError(
-                f"The pattern 're:{self.source[:200]}' is no regular expression: {error}."
+                f"The pattern 're:{self.source[:200]}' is not a valid regular expression: {error}."
             ) from error
         self._start = self._sequence(tree, tree.state.flags, self._add([]))
 
@@ -107,7 +107,7 @@ class LinearRegex:
         return len(self._program) - 1
 
     def _sequence(self, items: Any, flags: int, after: int) -> int:
-        """Return the state that begins a sequence which goes on to ``after``; built from its end."""
+        """Return the first state of a sequence that leads to ``after``; built from its end."""
         for operator, value in reversed(list(items)):
             after = self._item(str(operator), value, flags, after)
         return after

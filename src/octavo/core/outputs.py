@@ -70,7 +70,7 @@ def refuse_inputs(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> None
 
 
 def paths_within(value: Any, depth: int = 0) -> Iterator[Path]:
-    """Yield every path that a value may stand for; there need not be a file."""
+    """Yield every path that a value may mean; it need not exist."""
     if isinstance(value, str | os.PathLike):
         yield from _written(os.fspath(value))
     elif depth >= _MAX_DEPTH:

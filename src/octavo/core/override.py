@@ -1,4 +1,4 @@
-"""Settings for single tensors: what a user wants there, and what that makes of the entry of a plan."""
+"""Settings for single tensors: what a user requests, and how it changes the entry of a plan."""
 
 from __future__ import annotations
 

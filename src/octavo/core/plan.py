@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown):
-    """What will be done. Frozen once built; ``entries`` in the order of the graph."""
+    """What will be done to each node and tensor. Frozen; ``entries`` are in the order of the graph."""
 
     style: Style
     entries: dict[Key, Entry]
@@ -143,7 +143,9 @@ class Plan(Shown):
     def from_dict(cls, data: Any) -> Plan:
         """Return the plan that :meth:`to_dict` wrote, perhaps edited since."""
         if not isinstance(data, dict) or data.get("octavo_plan") != 1:
-            raise TableError("This is no plan of version 1; make one with 'octavo plan MODEL -o plan.json'.")
+            raise TableError(
+                "This is not a plan of version 1; make one with 'octavo plan MODEL -o plan.json'."
+            )
         data = codec.current_names("Plan", data)
         known = {"octavo_plan": int, **_FILE}
         for name in data:

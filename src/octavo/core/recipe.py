@@ -46,7 +46,7 @@ from octavo.errors import RecipeError, closest
 
 @dataclass(frozen=True, repr=False)
 class Recipe(Brief):
-    """What is wanted.
+    """What is requested: types, methods, steps, output format, and which nodes.
 
     ``include`` and ``exclude`` take node names, globs, ``re:…``, ``op:…`` and ``between:a,b``.
     """
@@ -78,8 +78,8 @@ class Recipe(Brief):
         self._read_names()
         if self.calibration_samples is not None and self.calibration_samples < 1:
             raise RecipeError(
-                f"{self.calibration_samples} calibration samples measure nothing; ask for one or more, or"
-                " leave calibration_samples out to use all."
+                f"{self.calibration_samples} calibration samples measure nothing; use one or more, or "
+                "leave calibration_samples out to use all."
             )
         if self.compressed not in (None, INT8):
             raise RecipeError(

@@ -44,7 +44,7 @@ class Style(Enum):
 
 
 class Placement(Enum):
-    """Which of the operators that could be quantized are."""
+    """Which of the operators that can be quantized are quantized."""
 
     TARGET = "target"  # where the target's kernels gain by it
     EVERYWHERE = "everywhere"  # every operator that has a rule
@@ -53,7 +53,7 @@ class Placement(Enum):
 
 @dataclass(frozen=True)
 class Listing:
-    """What the placement ``listed`` has to know beside the op types."""
+    """Settings of the placement ``listed`` besides the op types."""
 
     move_anything: bool = False  # data movement is quantized though its input is not
     float_outputs: tuple[str, ...] = ()  # op types whose results stay float

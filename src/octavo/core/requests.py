@@ -67,7 +67,7 @@ class Request:
 
     @property
     def subset(self) -> EveryNth | Lattice | None:
-        """Return which values the histogram counts; None for all, and where there is no histogram."""
+        """Return which values the histogram counts; None for all, or without a histogram."""
         return self.kept.subset if isinstance(self.kept, Histogram) else None
 
     @property

@@ -165,7 +165,7 @@ class DynamicScheme:
         """``dynamic`` in a recipe file."""
         if text != "dynamic":
             raise RecipeError(
-                f"{text!r} is no activation scheme; write 'dynamic', null, or a mapping of settings."
+                f"{text!r} is not an activation scheme; write 'dynamic', null, or a mapping of settings."
             )
         return cls()
 

@@ -79,7 +79,7 @@ _DAMAGE = (struct.error, KeyError, TypeError, ValueError, AttributeError, Overfl
 
 
 class Stats(Mapping[str, State]):
-    """States by tensor name, how many samples they were made from, and of which model and data."""
+    """Statistics by tensor name, the number of samples, and which model and data they come from."""
 
     def __init__(
         self, states: Mapping[str, State] | None = None, samples: int = 0, origin: Origin | None = None
@@ -163,9 +163,9 @@ class Stats(Mapping[str, State]):
 
 
 def _check(data: bytes) -> None:
-    """Refuse what is no statistics, of another version, or not as it was written."""
+    """Refuse data that is not statistics, of another version, or damaged."""
     if data[: len(_MAGIC)] != _MAGIC or len(data) <= len(_MAGIC) + _DIGEST:
-        raise TableError("These are no statistics of octavo; make them with 'octavo calibrate'.")
+        raise TableError("These are not statistics of octavo; create them with 'octavo calibrate'.")
     if data[len(_MAGIC)] != _VERSION:
         raise TableError(
             f"These statistics have version {data[len(_MAGIC)]}, and this octavo reads version {_VERSION}; "

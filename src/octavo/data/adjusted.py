@@ -53,12 +53,12 @@ def arrays(
     are transposed where the model has them elsewhere.
     """
     if scale is not None and not scale:
-        raise RecipeError("A scale of 0 leaves nothing; give what the values are divided by, such as 255.")
+        raise RecipeError("A scale can't be 0; give what the values are divided by, such as 255.")
     if layout is not None and layout.lower() not in LAYOUTS:
         raise RecipeError(f"{layout!r} is not a layout; choose {' or '.join(LAYOUTS)}.")
     deviations = _numbers(std)
     if deviations is not None and 0.0 in deviations:
-        raise RecipeError("A standard deviation of 0 can't be divided by; give that of the training data.")
+        raise RecipeError("A standard deviation can't be 0; give that of the training data.")
     return Adjusted(data, scale, _numbers(mean), deviations, layout.lower() if layout is not None else None)
 
 

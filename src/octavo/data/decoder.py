@@ -87,7 +87,7 @@ class Decoder:
 
     @classmethod
     def of(cls, specs: Sequence[InputSpec], outputs: Sequence[str]) -> Decoder | None:
-        """Return the decoder that these inputs and outputs belong to, or None where there is no cache."""
+        """Return the decoder with these inputs and outputs, or None without a cache."""
         pasts = [spec.name for spec in specs if is_past(spec)]
         logits = next((name for name in outputs if "logits" in name.lower()), None)
         if not pasts or logits is None or not specs:

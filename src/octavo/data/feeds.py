@@ -62,7 +62,7 @@ class Feeds:
             empty = False
             yield sample
         if empty:
-            raise DataError(f"There is no sample of calibration data{self._where}; give at least one.")
+            raise DataError(f"There is no calibration sample{self._where}; give at least one.")
 
     @property
     def can_repeat(self) -> bool:
@@ -77,7 +77,7 @@ class Feeds:
 
 
 def copied(sample: Mapping[str, Array]) -> dict[str, Array]:
-    """Return a sample that stays as it is when whoever gave it uses its arrays again."""
+    """Return a sample that does not change when its source uses the arrays again."""
     return {name: np.array(values) for name, values in sample.items()}
 
 

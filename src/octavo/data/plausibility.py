@@ -29,7 +29,7 @@ CHECK_DATA = "check the calibration data:"  # how every warning about it begins
 
 _MIN_GAIN = 0.1  # rms(w) · √fan_in of a layer that expects values near 1; the other kind has about 0.01
 _BRIGHT_VALUE = 64  # an image of bytes has a value above this
-_SCALED_TWICE = 1.01 / 255  # the largest value of an image that was divided by 255 two times
+_SCALED_TWICE = 1.01 / 255  # the largest value of an image that was divided by 255 twice
 _MIN_SAMPLES = 4  # before a channel that never changes tells anything
 
 
@@ -103,7 +103,7 @@ class _ImageInput:
         if 0 < high <= _SCALED_TWICE:
             return [
                 f"{CHECK_DATA} the input {self.name!r} gets values from {low:g} to {high:.2g}, "
-                f"{expected} have been divided by 255 two times"
+                f"{expected} have been divided by 255 twice"
             ]
         return []
 

@@ -1,4 +1,4 @@
-"""Samples divided into shards: windows on one pass in this process, or told by number to others.
+"""Samples divided into shards: windows on one pass in this process, or numbers that are sent to others.
 
 In this process a shard is a window on the one pass over the data. For other processes it is a span of
 indices where they can open the data themselves, and else a list of samples that this process has read.
@@ -143,7 +143,7 @@ def can_be_sent(feeds: Feeds) -> bool:
 
 
 class _TooLarge(Exception):  # noqa: N818 - a signal
-    """The data is large."""
+    """Raised where data is too large to be held."""
 
 
 class _SentBytes(io.RawIOBase):

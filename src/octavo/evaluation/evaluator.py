@@ -50,7 +50,7 @@ def evaluate(
     progress: Progress | None = None,
     **options: Any,
 ) -> Evaluation:
-    """Measure how well a model does on labelled data, alone or beside another one on the same samples.
+    """Measure the accuracy of a model on labelled data, alone or beside another one on the same samples.
 
     :func:`evaluate_several` takes more than two models.
 

@@ -57,7 +57,7 @@ class Difference:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Shown):
-    """How well a model does, and how a reference does on the same samples; prints as a table."""
+    """The accuracy of a model, and of a reference on the same samples; prints as a table."""
 
     task: str
     model: str

@@ -69,7 +69,7 @@ def task_type(name: str) -> type[Any]:
 
 
 def task_of(task: str | Task | Callable[..., float], options: Mapping[str, Any]) -> Task:
-    """Return the task that a name, a function or a task object stands for, with its options set."""
+    """Return the task that a name, a function or a task object names, with its options set."""
     if not isinstance(task, str) and hasattr(task, "open"):
         if options:
             raise RecipeError(

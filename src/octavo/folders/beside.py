@@ -21,11 +21,9 @@ from octavo.folders.discovery import ModelFolder, read_json
 from octavo.folders.making import Trial
 from octavo.folders.parts import Part
 from octavo.model.files import io
-from octavo.model.files.sharing import common_bytes, save_together
 
 _WEB = "transformers.js_config"
 _EXTERNAL = "use_external_data_format"
-MIN_COMMON = 0.5  # of the smaller decoder: with less in common each stays in a file of its own
 
 
 def folder_of(folder: ModelFolder, part: Part, *, keep: bool) -> Path:
@@ -86,31 +84,6 @@ def renamed(file: Path, place: Path) -> Path:
     return place
 
 
-def share_weights(decoders: Sequence[Path]) -> int:
-    """Store what models have in common once, beside the first of them; return the bytes that this saves.
-
-    Where it would save little, or weights lie beside a model already, all stay as they are: 0.
-    """
-    if any(_weights_of(file).exists() for file in decoders):
-        return 0
-    sources = [file.replace(file.with_name(f".{file.name}")) for file in decoders]
-    models = [io.load(source) for source in sources]
-    common = common_bytes(models)
-    if common < MIN_COMMON * min(source.stat().st_size for source in sources):
-        for source, file in zip(sources, decoders, strict=True):
-            source.replace(file)
-        return 0
-    save_together(models, decoders, _weights_of(decoders[0]).name)
-    for source in sources:
-        source.unlink()
-    return common
-
-
-def size_of(file: Path) -> int:
-    """Return the bytes of a model and of the weights beside it."""
-    return sum(one.stat().st_size for one in (file, _weights_of(file)) if one.exists())
-
-
 def remove(file: Path) -> None:
     """Remove a model and the weights beside it."""
     file.unlink(missing_ok=True)
@@ -134,7 +107,7 @@ def check_output(output: Path, source: Path, reads: Any = None) -> None:
     place, root = output.resolve(), source.resolve()
     if place == root or place.is_relative_to(root) or root.is_relative_to(place):
         raise OutputError(
-            f"{output} and {source}, which is read, lie within each other; choose an output outside of it."
+            f"{output} and the input {source} lie within each other; choose an output outside of it."
         )
     for path in paths_within(reads):
         if os.path.realpath(path).startswith(f"{place}{os.sep}"):
@@ -147,8 +120,8 @@ def check_output(output: Path, source: Path, reads: Any = None) -> None:
         raise OutputError(f"{output} is not a folder; choose another output.")
     if output.is_dir() and any(output.iterdir()) and not (output / MANIFEST).is_file():
         raise OutputError(
-            f"{output} holds files and no {MANIFEST}, so Octavo has not made it, and it is left alone; choose"
-            " a new folder."
+            f"{output} holds files and no {MANIFEST}, so it is not an output of Octavo and is not "
+            "replaced; choose a new folder."
         )
 
 

@@ -23,7 +23,7 @@ _CONFIGS = ("config.json", "generation_config.json", "genai_config.json", "prepr
 _BESIDE = (".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".bpe", ".md", ".yaml", ".yml")
 _PLAIN_NAMES = ("LICENSE", "NOTICE", "COPYING")
 _ORDER = (
-    Role.VISION, Role.PAIR, Role.AUDIO, Role.TEXT, Role.EMBEDDING, Role.DECODER, Role.MERGED_DECODER,
+    Role.VISION, Role.AUDIO, Role.TEXT, Role.EMBEDDING, Role.DECODER, Role.MERGED_DECODER,
     Role.DECODER_WITH_PAST, Role.MODEL,
 )  # fmt: skip
 
@@ -40,7 +40,7 @@ class ModelFolder:
 
     @property
     def tokenizer(self) -> Path | None:
-        """The folder's tokenizer."""
+        """Return the folder's tokenizer."""
         path = self.root / "tokenizer.json"
         return path if path.is_file() else None
 
@@ -114,7 +114,7 @@ def _belongs(path: Path) -> bool:
 
 
 def _is_own(path: Path, root: Path) -> bool:
-    """Whether a file is the folder's own, and no link to somebody's files elsewhere.
+    """Whether a file belongs to the folder and is not a link to somewhere else.
 
     A snapshot in the cache of Hugging Face's hub is made of links into the ``blobs`` beside it.
     """
@@ -145,7 +145,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         read = files.read_json(path, MOST_CONFIG)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path} can't be read as JSON: {error}. Mend it, or take it away.") from error
+        raise ModelError(f"{path} can't be read as JSON: {error}. Repair or remove it.") from error
     if not isinstance(read, dict):
         raise ModelError(f"{path} holds a {type(read).__name__}, not the settings of a model.")
     return read

@@ -92,7 +92,7 @@ class Pipeline:
         """The embeddings of tokens, where a part of the folder makes them."""
         part = next((one for one in self.folder.parts if one.role is Role.EMBEDDING), None)
         if part is None:
-            raise MissingInputError("its decoder reads embeddings, and no part makes them of tokens")
+            raise MissingInputError("its decoder reads embeddings, and no part computes them from tokens")
         feed: Sample = {part.inputs[0].name: ids.astype(part.inputs[0].dtype)}
         if keep:
             self.feeds[part.name].append(feed)

@@ -3,7 +3,6 @@
 ====================  ==================================================================================
 ``text encoder``      token ids in, hidden states or scores out
 ``vision encoder``    ``pixel_values`` in
-``pair of encoders``  ``pixel_values`` and token ids in
 ``audio encoder``     ``input_features`` or ``input_values`` in
 ``token embedding``   token ids in, ``inputs_embeds`` out
 ``decoder``           next-token scores without a cache of keys and values in its inputs
@@ -38,7 +37,6 @@ class Role(Enum):
 
     TEXT = "text encoder"
     VISION = "vision encoder"
-    PAIR = "pair of encoders"
     AUDIO = "audio encoder"
     EMBEDDING = "token embedding"
     DECODER = "decoder"
@@ -113,7 +111,7 @@ def role_of(stem: str, inputs: tuple[InputSpec, ...], outputs: tuple[str, ...]) 
     if names & set(SOUND):
         return Role.AUDIO
     if names & set(PIXELS):
-        return Role.PAIR if names & set(IDS) else Role.VISION
+        return Role.VISION
     if names & set(IDS) and len(outputs) == 1 and outputs[0] in EMBEDS:
         return Role.EMBEDDING
     if names & set(IDS) and "logits" in outputs and "decoder" in stem:

@@ -1,4 +1,4 @@
-"""What quantizing a folder hands over: a row for each variant of each part, whether it was written or not."""
+"""The result of quantizing a folder: a row for each variant of each part, whether it was written or not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FolderResult:
 
     @property
     def written(self) -> tuple[Trial, ...]:
-        """The variants that hold."""
+        """The variants that were written."""
         return tuple(trial for trial in self.trials if trial.holds)
 
     @property

@@ -27,7 +27,6 @@ from octavo.folders.parts import STATES, Part, Role
 from octavo.folders.result import FolderResult
 from octavo.folders.samples import FolderData, StoredFeeds, folder_data
 from octavo.folders.variants import AUTO, FP32, Floor, Variant, chosen_variants
-from octavo.model.runtime.verification import verify
 from octavo.reporting.folder_tables import folder_card
 from octavo.result import versions
 
@@ -82,7 +81,7 @@ def quantize_folder(
         tell("running in float", 0, None)
         pipeline = Pipeline(found, Path(store), threads)
         pipeline.run(given.samples, sampled=given.made_up)
-        maker = Makers(found, pipeline, given, threads, seconds)
+        maker = _Makers(found, pipeline, given, threads, seconds)
         run = _Run(found, maker, staged, wanted, variants == AUTO, tell)
         trials = run.all()
         result = _result(run, trials, target, given)
@@ -117,7 +116,7 @@ def _with_floor(variant: Variant, limits: Mapping[str, float | None]) -> Variant
 
 
 @dataclass(frozen=True)
-class Makers:
+class _Makers:
     """A maker for each part that the pipeline could feed."""
 
     folder: ModelFolder
@@ -166,7 +165,7 @@ class _Run:
     """Makes all variants of all parts in a staged folder."""
 
     folder: ModelFolder
-    makers: Makers
+    makers: _Makers
     staged: Path
     wanted: Mapping[str, tuple[Variant, ...]]
     auto: bool
@@ -183,27 +182,7 @@ class _Run:
         if not any(trial.holds for trial in trials):
             why = "; ".join(f"{one.part.name} {one.variant.name}: {one.reason}" for one in trials)
             raise OutputError(f"No variant of {self.folder.root} holds, so nothing was written: {why}")
-        self._share_weights(trials)
         return trials
-
-    def _share_weights(self, trials: list[Trial]) -> None:
-        """Store what a decoder and the one with its cache have in common once, variant by variant."""
-        roles, shared = (Role.DECODER, Role.DECODER_WITH_PAST), []
-        for variant in dict.fromkeys(trial.variant.name for trial in trials):
-            pair = [t for t in trials if t.holds and t.part.role in roles and t.variant.name == variant]
-            files = [trial.file for trial in pair if trial.file is not None]
-            if len({file.parent for file in files}) != 1 or len(files) != len(roles):
-                continue
-            if beside.share_weights(files):
-                shared.append(variant)
-                for trial, file in zip(pair, files, strict=True):
-                    verify(file, run=False, threads=self.makers.threads)
-                    trials[trials.index(trial)] = replace(trial, bytes=beside.size_of(file))
-        if shared:
-            names = " and ".join(part.stem for part in self.folder.parts if part.role in roles)
-            self.notes.append(
-                f"{names} have equal weights once, in the .onnx_data of the former: {', '.join(shared)}"
-            )
 
     def _of(self, part: Part, done: int, count: int) -> list[Trial]:
         target = self.staged / beside.folder_of(self.folder, part, keep=self.auto)
@@ -224,7 +203,7 @@ class _Run:
         return self._best(part, found, target, maker) if self.auto else found
 
     def _float(self, part: Part, target: Path, maker: VariantMaker | None) -> Trial:
-        """The float part itself."""
+        """Return the float part itself as a trial."""
         copied = beside.copy_model(part, target)
         trial = Trial(part, FP32, copied, part.bytes)
         if maker is None or not maker.seconds:
@@ -262,11 +241,11 @@ def _result(run: _Run, trials: Sequence[Trial], target: Path, given: FolderData)
     notes = run.notes
     if given.made_up:
         notes.append(
-            "no data: inputs are made up, and prompts sampled from the model itself; give data to calibrate"
-            " with, and for figures that mean more"
+            "no data: inputs are random, and prompts are sampled from the model; give data for "
+            "calibration and for meaningful figures"
         )
     elif len(given.samples) == 1:
-        notes.append("one sample alone serves for calibration and for comparing; give more")
+        notes.append("the only sample serves both calibration and comparison; give more")
     if run.folder.is_for_genai and not run.auto:
         notes.append(
             "onnxruntime-genai opens the files that genai_config.json names: give a variant one of those"
@@ -274,7 +253,7 @@ def _result(run: _Run, trials: Sequence[Trial], target: Path, given: FolderData)
         )
     known = [part for part in run.folder.parts if part.role is Role.MODEL]
     if known:
-        notes.append(f"taken as plain models: {', '.join(part.name for part in known)}")
+        notes.append(f"treated as plain models: {', '.join(part.name for part in known)}")
     if run.folder.links:
         names = ", ".join(path.relative_to(run.folder.root).as_posix() for path in run.folder.links)
         notes.append(f"not copied, as they are links to other places: {names}")
@@ -296,7 +275,7 @@ def _result(run: _Run, trials: Sequence[Trial], target: Path, given: FolderData)
 
 
 def _describe(staged: Path, result: FolderResult) -> None:
-    """Write the manifest and the card, and what transformers.js has to know of the models."""
+    """Write the manifest and the card, and the settings that transformers.js needs."""
     beside.tell_about_weights(staged, result.written)
     data = result.to_dict()
     manifest = {**versions(), **data}

@@ -178,7 +178,7 @@ def _heard(folder: ModelFolder, sounds: list[Path]) -> Iterator[Sample]:
 
 
 def _images(folder: ModelFolder, path: Any) -> Any:
-    """Images as ``preprocessor_config.json`` says."""
+    """Return images as ``preprocessor_config.json`` says."""
     mean, std = _numbers(folder, "image_mean"), _numbers(folder, "image_std")
     return images(path, preprocess=standardized(None, mean, std)) if mean and std else images(path)
 
@@ -260,7 +260,7 @@ class StoredFeeds(Sequence[Sample]):
         self._files.append(path)
 
     def part(self, first: int, stop: int | None = None) -> StoredFeeds:
-        """Some of the feeds."""
+        """Return some of the feeds."""
         return StoredFeeds(self._folder, self._files[first:stop], self._names)
 
     def __len__(self) -> int:

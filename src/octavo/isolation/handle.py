@@ -41,7 +41,7 @@ def isolated(
     seconds: float | None = None,
     file_size: int | str | None = None,
 ) -> Isolated:
-    """Return verbs that run in a process of their own, for untrusted models and data.
+    """Return verbs that run in a separate process, for untrusted models and data.
 
     ``memory`` (bytes, or ``"4GiB"``) is what each process may take, ``seconds`` how long a verb may last,
     ``file_size`` how large a file may become. A crash or a limit there is an :class:`IsolationError` here,
@@ -152,5 +152,5 @@ def refuse_network(engine: Any) -> None:
     """Raise for an engine that is reached over a network."""
     if getattr(engine, "name", engine) == "ray":
         raise RecipeError(
-            "The ray engine needs a network, which an isolated run has not; use processes or serial."
+            "The ray engine needs a network, which an isolated run does not have; use processes or serial."
         )

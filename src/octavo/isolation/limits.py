@@ -51,7 +51,7 @@ class Limits:
             name, _, value = part.partition("=")
             if name not in _NAMES or not value:
                 raise RecipeError(
-                    f"{part!r} is no limit{closest(name, _NAMES) or ';'} write for example "
+                    f"{part!r} is not a limit{closest(name, _NAMES) or ';'} write for example "
                     "memory=4GiB,seconds=600,file-size=8GiB."
                 )
             found[name.replace("-", "_")] = value
@@ -71,7 +71,7 @@ def _seconds(value: float | str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < 1e9:
-        raise RecipeError(f"{value!r} is no time limit; give seconds above 0, for example 600.")
+        raise RecipeError(f"{value!r} is not a time limit; give seconds above 0, for example 600.")
     return seconds
 
 

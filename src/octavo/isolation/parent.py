@@ -102,7 +102,7 @@ def _process(settings: dict[str, Any], folder: Path) -> subprocess.Popen[bytes]:
             start_new_session=True,  # no terminal to type into; interrupts are passed on by this process
         )
     except OSError as error:
-        raise IsolationError(f"A process of its own can't be started: {error}.") from error
+        raise IsolationError(f"An isolated process can't be started: {error}.") from error
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -118,7 +118,7 @@ def _packed(given: Any, folder: Path) -> Path:
         path.write_bytes(pickle.dumps(given, protocol=5))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise DataError(
-            f"What was given can't be handed to another process ({error}); give a model by its path or as "
+            f"The arguments can't be sent to another process ({error}); give a model by its path or as "
             "bytes, and data as a path, a list of samples, or 'module:function'."
         ) from error
     return path
@@ -148,7 +148,7 @@ def _messages(stream: IO[bytes]) -> Iterator[dict[str, Any]]:
                 raise ValueError
         except (ValueError, RecursionError):
             raise IsolationError(
-                "The isolated process answers nonsense; it may have been taken over."
+                "The isolated process gave an invalid answer; it may have been compromised."
             ) from None
         yield message
 
@@ -166,7 +166,7 @@ def _listened(process: subprocess.Popen[bytes], limits: Limits, listen: Listener
             case _:
                 listen(message)
     if last is None:
-        raise IsolationError("The isolated process has ended without a word; try again.")
+        raise IsolationError("The isolated process ended without an answer; try again.")
     if last["kind"] == "error":
         raise _error(last, limits)
     return last
@@ -181,9 +181,7 @@ def _error(message: dict[str, Any], limits: Limits) -> OctavoError:
     if isinstance(kind, type) and issubclass(kind, OctavoError):
         return kind(words)
     if name == "MemoryError":
-        return IsolationError(
-            f"The isolated run needs more memory than its limit, {_gib(limits)}; raise it to go on."
-        )
+        return IsolationError(f"The isolated run needs more memory than its limit, {_gib(limits)}; raise it.")
     return IsolationError(f"The isolated run failed unexpectedly: {one_line(name)}: {words or 'no message'}.")
 
 
@@ -192,8 +190,7 @@ def _loss(message: dict[str, Any], limits: Limits) -> IsolationError:
     code = message.get("code")
     if message.get("in_time") is False:
         return IsolationError(
-            f"The isolated run was not done after {limits.seconds:g} s and was ended; raise the limit to go "
-            "on."
+            f"The isolated run was not done after {limits.seconds:g} s and was stopped; raise the limit."
         )
     if not isinstance(code, int) or code >= 0:
         return IsolationError(
@@ -204,9 +201,9 @@ def _loss(message: dict[str, Any], limits: Limits) -> IsolationError:
         why = (
             "it took more processor time than its limit"
             if name == "SIGXCPU"
-            else "memory ran out, or somebody ended it"
+            else "memory ran out, or it was killed"
         )
-        return IsolationError(f"The isolated process was ended ({name}): {why}.")
+        return IsolationError(f"The isolated process was killed ({name}): {why}.")
     return IsolationError(
         f"The isolated process crashed ({name}): the model or the data makes native code fail, or memory ran "
         f"out (the limit is {_gib(limits)}). Do not use this model outside of isolation."

@@ -1,4 +1,4 @@
-"""Lint: what a target rejects, computes wrongly or runs slowly in a quantized model, whoever made it.
+"""Lint: what a target rejects, computes wrongly or runs slowly in a quantized model of any tool.
 
 :mod:`.rules` holds the rules, a small function each; :mod:`.view` what they look at, :mod:`.repairs` what
 ``--fix`` does, :mod:`.linter` the run over all of them.

@@ -29,7 +29,7 @@ def lint(
     fix: bool = False,
     output: str | Path | None = None,
 ) -> Lint:
-    """Look for what a target rejects, computes wrongly or runs slowly in a quantized model, whoever made it.
+    """Find what a target rejects, computes wrongly or runs slowly in a quantized model of any tool.
 
     With ``fix`` (or an ``output``) the faults that can be repaired without changing results are, in a copy;
     what is left is found again. With ``output`` that copy is checked and written.

@@ -120,7 +120,7 @@ class LintedModel:
 
     @cached_property
     def running(self) -> onnx.GraphProto | str:
-        """Return the graph that the runtime makes of the model, without weights, or why it makes none."""
+        """Return the graph that the runtime executes, without weights, or why there is none."""
         if not self.target.runs_here:
             return onnx.GraphProto()
         try:

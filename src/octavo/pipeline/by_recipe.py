@@ -42,7 +42,7 @@ from octavo.pipeline.weight_inputs import (
 from octavo.result import Result, check_output
 from octavo.targets import Target
 
-_RANDOM = "no data: the inputs that weights are weighted by are those of random tokens"
+_RANDOM = "no data: weights are weighted by the inputs that random token ids produce"
 
 
 def prepared(
@@ -138,7 +138,7 @@ def _planned(model: ir.Model, recipe: Recipe, target: Target) -> Planned:
 def _measured(
     made: Planned, data: Any, run: Run, steps: Steps, *, is_open: bool
 ) -> tuple[Calibrated | None, Planned]:
-    """Calibrate, with random tokens where there is no data and that is enough.
+    """Calibrate, with random tokens if there is no data and they are enough.
 
     Where the model can't be run with these, and the recipe leaves the weight algorithm open (``is_open``), it
     becomes one that has to know nothing of inputs.

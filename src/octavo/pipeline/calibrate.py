@@ -1,4 +1,4 @@
-"""Fourth stage: measure what the plan and the steps have to know, and plan again where numbers demand it.
+"""Fourth stage: measure what the plan and the steps request, and plan again where the numbers require it.
 
 ::
 
@@ -123,7 +123,7 @@ def _apart(seen: Stats) -> tuple[Stats, Stats]:
 
 
 def probed_again(planned: Planned, found: Calibrated, run: Run, steps: Sequence[Step]) -> Calibrated:
-    """Observe what steps have to know in addition for a plan that has changed."""
+    """Observe what steps request in addition for a changed plan."""
     if found.samples is None or not steps or not found.samples.can_repeat:
         return found
     with stepping.observed(steps, Subject(planned.model, planned.recipe, planned.plan)) as extra:
@@ -150,7 +150,7 @@ def settled(planned: Planned, found: Calibrated, run: Run) -> tuple[Calibrated, 
 
 
 def completed(planned: Planned, found: Calibrated, run: Run) -> Calibrated:
-    """Add the statistics of tensors that a new plan has to know as well."""
+    """Add the statistics of tensors that a new plan requests in addition."""
     stats, avoided = found.stats, planned.avoid.tensors
     fresh = {n: m for n, m in planned.plan.needs().items() if n not in stats and n not in avoided}
     if not fresh:
@@ -192,7 +192,7 @@ def observe(
     run: Run,
     extra: Mapping[str, Request] | None = None,
 ) -> Stats:
-    """Run the data once for everything that plan and steps have to know and that is not known yet.
+    """Run the data once for everything that plan and steps request and that is not known yet.
 
     Without samples the statistics of the run answer.
     """

@@ -116,7 +116,7 @@ def import_gguf(
         else:
             found = _match(file, tensor, open_products)
             if not found:
-                left[tensor.name] = "no product of the graph has its values"
+                left[tensor.name] = "no layer of the graph has its values"
             for product, order in found:
                 blocks, exact = _blocks(tensor, order)
                 key, params[key] = _entry(plan, product, blocks, accuracy_level)

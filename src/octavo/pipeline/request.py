@@ -170,7 +170,7 @@ class RecipeRequest:
         return self._settled(changed.but(weights=weights, weight_only=options, half=half), static=static)
 
     def _settled(self, recipe: Recipe, *, static: bool) -> Recipe:
-        """Name what the weight algorithm ``auto`` stands for: with data for few bits, AWQ comes before it."""
+        """Resolve the weight algorithm ``auto``: with data and few bits, AWQ comes before it."""
         if not recipe.is_weight_only or recipe.weight_only.algorithm != "auto":
             return recipe
         if not static:

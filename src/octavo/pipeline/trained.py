@@ -77,9 +77,7 @@ def _float_model(model: ir.Model, exact: bool) -> tuple[Peeled, Any]:
     peeled = peel(model, exact=exact, before=first)
     folded = fold_scales(model, peeled.params)
     if folded:
-        peeled.notes.append(
-            f"{folded} convolutions took in the normalization behind them; integers are the same"
-        )
+        peeled.notes.append(f"{folded} batch normalizations folded into convolutions; integers are unchanged")
     shapes.infer(model)
     peeled.params = _still_there(model, peeled.params)
     if not peeled.params:

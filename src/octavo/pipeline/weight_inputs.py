@@ -120,7 +120,7 @@ def with_algorithm(model: ir.Model, recipe: Recipe, data: Any, run: Run) -> Reci
 
 
 def without_inputs(recipe: Recipe) -> Recipe:
-    """Return a recipe with the algorithm that has to know nothing of inputs."""
+    """Return a recipe with the algorithm that needs no inputs."""
     return recipe.but(weight_only=replace(recipe.weight_only, algorithm=WITHOUT_DATA))
 
 

@@ -95,7 +95,7 @@ def measured_tensors(model: ir.Model) -> list[str]:
 
 
 class _Compute:
-    """Decides node by node."""
+    """Decides node by node what is computed in 16 bits."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Compute:
             content = query.attribute(node, "value")
             return None if content is None else lossy(np.asarray(content.numpy()), self.float_type)
         if query.subgraphs(node):
-            return "control flow hands its values on in float32"
+            return "control flow passes its values on in float32"
         if node.op_type in TYPED_BY_ATTRIBUTE:
             return "its type is set by an attribute"
         slots = half_slots(node, self.opset, self.dtype)

@@ -25,7 +25,9 @@ OVERFLOW = 1e30  # magnitude that no signal has
 _TO_LAYER = 9  # operators from a Concat to the layer that reads it, at most
 _TO_SOFTMAX = 8  # operators from a mask to its Softmax, fewer than this
 _SCORES = KEEP_SCORES | MASK_SCORES
-_MASKED = "it masks the scores of a Softmax: one scale for scores and mask leaves the scores no steps"
+_MASKED = (
+    "it masks the scores of a Softmax: one scale for scores and mask leaves no resolution for the scores"
+)
 _ROOTS = frozenset({"Sqrt", "Log"})
 _SQUARES = frozenset({"Pow", "ReduceSumSquare"})
 _FLOORS = frozenset({"Clip", "Max"})  # keep a logarithm finite
@@ -162,7 +164,7 @@ def _unlike(node: ir.Node, plan: Plan, ranges: Mapping[str, Range]) -> str | Non
     if len(tops) < 2 or min(tops) <= 0 or max(tops) / min(tops) < RATIO:
         return None
     ends = f"{min(tops):.3g} and {max(tops):.3g}"
-    return f"it joins ranges of {ends}: one scale would leave the smaller one too few steps"
+    return f"it joins ranges of {ends}: one scale would leave too little resolution for the smaller one"
 
 
 def _top(tensor: str, node: ir.Node, plan: Plan, ranges: Mapping[str, Range]) -> float | None:

@@ -1,4 +1,4 @@
-"""Whether a plan that somebody hands over is one of this model: files are edited, and mistaken for others.
+"""Whether a given plan belongs to this model: files are edited, and mixed up.
 
 What a plan names has to be there, an edge has to be one, and parameters that are taken from elsewhere have to
 come from an entry. All of it is looked at before anything is calibrated or written.

@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the command line."""
+    """Return the options of a command line."""
     args = parser().parse_args(arguments)
     args.symmetric_given = args.symmetric is not None
     args.symmetric = True if args.symmetric is None else args.symmetric

@@ -1,4 +1,4 @@
-"""Records of the QDQ quantizer: what a tensor is asked to be, and what it became."""
+"""Records of the QDQ quantizer: what is requested for a tensor, and what was done."""
 
 from __future__ import annotations
 

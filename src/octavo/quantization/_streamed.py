@@ -1,4 +1,4 @@
-"""A model that becomes protobuf only when somebody looks; saved before that, its weights are streamed."""
+"""A model that becomes protobuf only when it is accessed; saved before that, its weights are streamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a calibrator hands over: a range (and more) for each tensor, and the JSON cache of it."""
+"""The result of a calibrator: a range (and more) for each tensor, and its JSON cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TensorData:
 
     @property
     def avg_std(self) -> tuple[Any, Any]:
-        """Mean and standard deviation."""
+        """Return mean and standard deviation."""
         return self._pair("avg", "std")
 
     def _pair(self, first: str, second: str) -> tuple[Any, Any]:

@@ -67,7 +67,7 @@ def algorithm_of(name: str, settings: Any = None) -> Algorithm:
 def is_symmetric(scheme: str) -> bool:
     """Whether a scheme, ``sym`` or ``asym``, is symmetric."""
     if scheme not in _SCHEMES:
-        raise RecipeError(f"{scheme!r} is no scheme of weights; write sym or asym.")
+        raise RecipeError(f"{scheme!r} is not a weight scheme; write sym or asym.")
     return _SCHEMES[scheme]
 
 

@@ -95,7 +95,7 @@ class CudaQuantizer:
     def symmetric_blockwise_quantize(
         weights: Any, bits: int, block_size: int, *, unsigned_full_range: bool = True
     ) -> Any:
-        """Weights in symmetric blocks."""
+        """Quantize weights in symmetric blocks; refused here."""
         _refuse("symmetric_blockwise_quantize")
 
 

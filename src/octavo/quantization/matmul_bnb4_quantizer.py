@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Return the options of a command line."""
     return parser().parse_args(arguments)
 
 

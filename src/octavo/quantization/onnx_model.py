@@ -58,7 +58,7 @@ class ONNXModel:
         return int(self.model.ir_version)
 
     def opset_import(self) -> Any:
-        """Domains and their versions."""
+        """Return the domains and their versions."""
         return self.model.opset_import
 
     def set_opset_import(self, domain: str, version: int) -> None:

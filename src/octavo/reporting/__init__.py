@@ -1,4 +1,4 @@
-"""Words, tables and pages for people.
+"""Text, tables and pages for people.
 
 ====================  =================================================================================
 text                  safe names, sizes, counts, aligned columns

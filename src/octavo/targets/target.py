@@ -83,7 +83,7 @@ class OutlierInputs(Enum):
 
 @dataclass(frozen=True)
 class Kernels:
-    """What the runtime makes of a quantized graph."""
+    """How the runtime executes a quantized graph."""
 
     # op → types with integer kernels
     integer_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -71,7 +71,9 @@ def tune(
         if met:
             search.write(best)
     if deadline.is_over and deadline.limit is not None:
-        runner.notes.append(f"the time of {deadline.allowed:g} s was over before all was tried")
+        runner.notes.append(
+            f"the time of {deadline.allowed:g} s ended the search before everything was tried"
+        )
     return Tuned(
         tuple(runner.trials),
         best,
@@ -109,7 +111,7 @@ def _uncertain(best: Trial, demands: Demands, held_back: int) -> list[str]:
 
 
 def _default_demands(data: Any) -> Demands:
-    """Inputs that are made up say little about fidelity, and nothing is demanded of it there."""
+    """Random inputs say little about fidelity, so nothing is required of it."""
     return Demands() if data is not None else Demands(min_sqnr=-math.inf)
 
 
@@ -117,7 +119,7 @@ def _check_objective(wanted: Demands, runner: TrialRunner) -> None:
     """Raise where tokens shall count most, and the model predicts none."""
     if wanted.optimize.is_about_tokens and runner.reference.language is None:
         raise RecipeError(
-            f"optimize {wanted.optimize.value!r} is about language models, and this model is none: it has"
+            f"optimize {wanted.optimize.value!r} is about language models, and this is not one: it has"
             " no input of token ids with logits for each of them that depend on earlier tokens alone."
             " Leave it out, or write 'size'."
         )

@@ -1,4 +1,4 @@
-"""What is worth trying: for a model and a target, with or without data."""
+"""The candidates of a search: what is worth trying for a model and a target, with or without data."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def mixed_round(start: Candidate, plan: Plan) -> list[Candidate]:
     linear = linear_layers(plan)
     if not linear:
         return []
-    idea = "linear layers find their ranges while the model runs; all else is static"
+    idea = "ranges of linear layers are found while the model runs; all others are static"
     return [Candidate("mixed", start.recipe.but(dynamic_nodes=linear), idea)]
 
 
@@ -87,7 +87,7 @@ def dynamic_round(target: Target, base: Recipe | None) -> list[Candidate]:
     recipe = target.dynamic_recipe
     if base is not None:
         recipe = recipe.but(include=base.include, exclude=base.exclude, op_types=base.op_types)
-    return [Candidate("dynamic", recipe, "ranges found while the model runs; matrix products alone")]
+    return [Candidate("dynamic", recipe, "ranges found while the model runs; matrix products only")]
 
 
 def with_rest_compressed(candidate: Candidate) -> Candidate:
@@ -248,7 +248,11 @@ def _without_convolutions(candidate: Candidate, nodes: Sequence[str]) -> list[Ca
     if not nodes:
         return []
     words = "first convolution" if len(nodes) == 1 else f"first {len(nodes)} convolutions"
-    return [_without(candidate, nodes, frozenset(nodes), words, "noise of the start goes through everything")]
+    return [
+        _without(
+            candidate, nodes, frozenset(nodes), words, "errors of the first layers pass through all others"
+        )
+    ]
 
 
 def _without(

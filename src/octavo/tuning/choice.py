@@ -106,7 +106,7 @@ def missed(trial: Trial, demands: Demands, unchanged: Unchanged | None) -> str |
     if (reason := demands.missed(trial)) is not None:
         return reason
     if trial.speed is None:
-        return "it was not timed before the time was over"
+        return "the time limit ended the search before it was timed"
     if unchanged is None or worth(trial, demands, unchanged) > 0:
         return None
     return f"worth less than the float model as it is ({words(trial)}{_size_words(trial)})"
@@ -159,20 +159,20 @@ def _errors(trials: Sequence[Trial]) -> str:
     if len({trial.error for trial in trials}) == 1:
         return str(trials[0].error)
     listed = " ".join(f"{trial.name}: {trial.error}" for trial in trials)
-    return f"No trial gave a model. {listed}"
+    return f"No trial produced a model. {listed}"
 
 
 def _promise(trial: Trial) -> str:
-    """Return what has to be said of a result that is no faster than float."""
+    """Return the remark about a result that is not faster than float."""
     if trial.runs_float and speed(trial) < 1 + ALIKE:
         return (
             "; it runs as float and is no faster, only smaller: nothing that computes with integers was"
             " faster than float and close enough to it"
         )
     if trial.speed is not None and not trial.speed.is_known:
-        return "; how fast it is could not be measured well on this machine"
+        return "; its speed could not be measured reliably on this machine"
     if trial.speed is not None and speed(trial) < 1 + ALIKE:
-        return "; it is hardly faster than float: what is gained is its size"
+        return "; it is hardly faster than float, only smaller"
     return ""
 
 
@@ -206,7 +206,7 @@ def is_faster(trial: Trial, demands: Demands) -> bool:
 
 
 def _gains_nothing(trial: Trial, good: Sequence[Trial]) -> bool:
-    """Whether a trial is no faster than the one that it was to outrun, which meets the demands too."""
+    """Whether a trial is not faster than the one that it was to beat, which meets the demands too."""
     return any(other.name == trial.candidate.faster_than and alike(other, trial) for other in good)
 
 

@@ -1,4 +1,4 @@
-"""The end of the time that a search may take, looked at wherever work reports its progress.
+"""The time limit of a search, checked wherever work reports its progress.
 
 Calibration, steps, comparison and timing call a progress function again and again. The one that
 :meth:`Deadline.checked` wraps raises :class:`OutOfTime` when the time is over, which ends the trial under
@@ -34,8 +34,7 @@ class Limit:
 
     seconds: float
     counts_waiting: bool = True  # also those in which other programs had the processor
-    once_kept: float | None = None  # the seconds where there is a result that keeps what is promised
-    began: float | None = None  # on the clock of time.monotonic(); None: when the search begins
+    once_kept: float | None = None  # the seconds where there is a result that meets the demands
 
 
 # Where nothing is said, a search ends after so many seconds of work. Those in which other programs had the
@@ -50,17 +49,14 @@ class Deadline:
 
     limit: Limit | None = None
     is_armed: bool = False  # once there is a result to fall back on
-    is_kept: bool = False  # once a result keeps what is promised
+    is_kept: bool = False  # once a result meets the demands
     began: float = field(default_factory=time.monotonic)
     began_cpu: float = field(default_factory=processor_seconds)
 
     @classmethod
     def after(cls, limit: Limit | float | None) -> Deadline:
         """So many seconds from now."""
-        found = Limit(limit) if isinstance(limit, int | float) else limit
-        if found is None or found.began is None:
-            return cls(found)
-        return cls(found, began=found.began)
+        return cls(Limit(limit) if isinstance(limit, int | float) else limit)
 
     @property
     def elapsed(self) -> float:

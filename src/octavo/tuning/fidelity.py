@@ -1,4 +1,4 @@
-"""How close a model's answers are to the float model's: in decibels, part by part, and in what is read.
+"""How close a model's outputs are to the float model's: in decibels, part by part, and by their meaning.
 
 One figure for all outputs would be that of the largest numbers: boxes of 0 … 640 beside scores of 0 … 1 drown
 them. So each output is judged by itself, and one that holds several kinds side by side is judged as several.
@@ -139,7 +139,7 @@ class Tally:
 
     @property
     def decibels(self) -> float:
-        """Return the signal to noise ratio; an answer that is no number has none of it."""
+        """Return the signal to noise ratio; an answer that is not a number has none."""
         if math.isnan(self.noise):
             return -math.inf
         return math.inf if self.noise == 0 else 10 * math.log10(max(self.signal, 1e-300) / self.noise)

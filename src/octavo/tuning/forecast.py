@@ -1,4 +1,4 @@
-"""How long the rest of a search takes, by an estimate from what the same kinds of work have taken so far.
+"""An estimate of the remaining time of a search, from the time that similar work has taken so far.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What is read from a model's outputs: boxes, text or masks, recognised by shapes and values, not by names.
+"""What a model's outputs mean: boxes, text or masks, recognized by shapes and values, not by names.
 
 A share of equal answers says more of a detector or a text reader than decibels do. No labels are needed: the
 float model's own answers are what a quantized one is compared with.

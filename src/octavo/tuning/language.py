@@ -65,7 +65,7 @@ class Predictions:
 
     @classmethod
     def of(cls, sums: TokenSums) -> Predictions:
-        """Return the means; a model whose logits are no numbers predicts nothing."""
+        """Return the means; a model whose logits are not numbers predicts nothing."""
         followed = max(sums.followed, 1)
         found = cls(
             sums.kl / max(sums.positions, 1), *map(_exp, (sums.nll / followed, sums.float_nll / followed))

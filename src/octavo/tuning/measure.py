@@ -265,5 +265,5 @@ def refuse_no_gain(source: io.ModelSource, threads: int | None, made: ir.Model, 
         return
     raise ModelError(
         f"{io.describe(io.load(source))} gains nothing without calibration: {size:.2f} × its size at"
-        f" {speed:.2f} × its speed. Give data=… for static quantization; effort='plain' takes it as it is."
+        f" {speed:.2f} × its speed. Give data=… for static quantization; effort='plain' writes it anyway."
     )

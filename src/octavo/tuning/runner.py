@@ -263,10 +263,9 @@ class TrialRunner:
         """What each quantized layer of a trial loses by itself."""
         if trial.result is None:
             return ()
-        report = self.deadline.checked(self.run.progress)
-        report("layers", 0, None)
+        self.run.progress("layers", 0, 1)
         return sensitivity(
-            self.prepared.source, self.file(trial), trial.result.plan, self.split.held, self.threads, report
+            self.prepared.source, self.file(trial), trial.result.plan, self.split.held, self.threads
         )
 
 
@@ -299,4 +298,4 @@ def _joined(known: Stats, fresh: Stats) -> Stats:
 
 
 def _out_of_time(candidate: Candidate) -> Trial:
-    return Trial(candidate, error="the time was over before it was made and compared")
+    return Trial(candidate, error="the time limit ended the search before it was made and compared")

@@ -1,4 +1,4 @@
-"""Try, measure, choose.
+"""The search: try several ways, measure them, choose the best.
 
 ::
 
@@ -242,13 +242,13 @@ class Search:
             trial.result.save(to.path, external_data=to.external_data)
 
     def _is_kept(self) -> bool:
-        """Whether a trial meets the demands and is faster than float, as is promised."""
+        """Whether a trial meets the demands and is faster than float."""
         runner = self.runner
         found = choice.best_so_far(runner.trials, self.demands, runner.unchanged)
         return found is not None and choice.is_faster(found, self.demands)
 
     def _is_close(self) -> bool:
-        """Whether a trial that keeps what is promised is close in decibels as well."""
+        """Whether a trial that meets the demands is close in decibels as well."""
         runner = self.runner
         found = choice.best_so_far(runner.trials, self.demands, runner.unchanged)
         return found is not None and choice.is_faster(found, self.demands) and self.demands.is_close(found)
@@ -308,7 +308,7 @@ class Search:
         plain = self._start(steps=False)
         try:
             return self.runner.layers(plain) if plain is not None else ()
-        except (OctavoError, OutOfTime):
+        except OctavoError:
             return ()
 
     def _keep_float(self, start: Trial, layers: tuple[Layer, ...]) -> None:

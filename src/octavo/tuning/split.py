@@ -1,4 +1,4 @@
-"""Data in two parts: one to calibrate with, one to judge by."""
+"""Data in two parts: one for calibration, one for judging trials."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Split:
         if not total:
             raise DataError("There is no sample to calibrate with; give at least one, better some dozens.")
         if total == 1:
-            once = "there is one sample, and trials were judged by the very one they were calibrated with"
+            once = "there is only one sample: trials were calibrated and judged with the same one"
             return cls(Part(feeds, 1), list(feeds.portion(0, 1)), (*notes, once))
         count = max(1, min(HELD_BACK, total // 4))
         return cls(Part(feeds, total - count), list(feeds.portion(total - count, total)), notes, count)

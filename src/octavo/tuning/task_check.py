@@ -36,7 +36,7 @@ class TaskChecker:
         if check.task == "agreement":
             raise RecipeError(
                 "The task 'agreement' has no figure of the float model that could drop; choose another task,"
-                " or demand fidelity itself with --min-sqnr."
+                " or require fidelity with --min-sqnr."
             )
         self._check, self._engine, self._progress = check, engine, progress
         self._float = self._evaluated(model)

@@ -1,4 +1,4 @@
-"""What a trial found, what is demanded of it, and what came of the search."""
+"""The result of a trial, the demands on it, and the result of the search."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Drop:
 
     @classmethod
     def parse(cls, text: str) -> Drop:
-        """``0.5%`` or ``0.005``."""
+        """Return the drop that ``0.5%`` or ``0.005`` means."""
         relative = text.strip().endswith("%")
         try:
             amount = float(text.strip().removesuffix("%"))
@@ -101,7 +101,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Demands:
-    """What a result has to meet: no slower than float, no larger, and close enough to it.
+    """Requirements of a search: by default no slower than float, no larger, and close enough to it.
 
     Where nothing is said about fidelity, a result is close enough with an error of a hundredth of the
     signal's power in its worst part (20 dB), or where at least 95 of 100 answers that are read from its

@@ -419,7 +419,7 @@ def test_damaged_stats_are_an_error_and_never_a_crash() -> None:
             load_stats(data[:end])
     with pytest.raises(TableError, match="damaged"):
         load_stats(data + b"x")
-    with pytest.raises(TableError, match="no statistics"):
+    with pytest.raises(TableError, match="not statistics"):
         load_stats(b"PK" + data)
 
 
@@ -446,43 +446,43 @@ def test_different_kinds_do_not_merge() -> None:
 
 
 def rows(count: int) -> list[Array]:
-    """Samples of different loudness, each behind its mean square."""
+    """Samples of different magnitude, each behind its mean square."""
     rng = np.random.default_rng(count)
     values = [(rng.standard_normal(50) * 4.0 ** (i % 3)).astype(np.float32) for i in range(count)]
     return [np.concatenate([[np.mean(np.square(x))], x]) for x in values]
 
 
-def loudness(samples: list[Array], first: int = 0) -> MagnitudeState:
+def by_magnitude(samples: list[Array], first: int = 0) -> MagnitudeState:
     state = MagnitudeState()
     for index, row in enumerate(samples):
         state.update(row, first + index)
     return state
 
 
-def test_samples_of_like_loudness_share_a_histogram_whoever_has_seen_them() -> None:
+def test_samples_of_like_magnitude_share_a_histogram_whoever_has_seen_them() -> None:
     samples = rows(12)
-    whole = loudness(samples)
+    whole = by_magnitude(samples)
     assert len(whole.groups) == 3 and whole.count == 12
     assert sum(state.total for state in whole.groups.values()) == 12 * 50
     assert whole.high == max(float(row[1:].max()) for row in samples)
     for cut in range(13):
-        left, right = loudness(samples[:cut]), loudness(samples[cut:], cut)
+        left, right = by_magnitude(samples[:cut]), by_magnitude(samples[cut:], cut)
         assert left.merge(right).to_bytes() == right.merge(left).to_bytes() == whole.to_bytes()
     assert MagnitudeState.from_bytes(whole.to_bytes()).to_bytes() == whole.to_bytes()
     assert KINDS["loudness"](whole.to_bytes()).low == whole.low
 
 
 def test_silent_endless_and_empty_samples_have_their_place() -> None:
-    state = loudness([np.zeros(9, np.float32), np.array([np.inf, np.inf, 1.0]), np.ones(1, np.float32)])
+    state = by_magnitude([np.zeros(9, np.float32), np.array([np.inf, np.inf, 1.0]), np.ones(1, np.float32)])
     assert len(state.groups) == 2 and state.count == 2 and state.non_finite
     with pytest.raises(DataError):
         state.update(np.array([np.nan, np.nan, 1.0]), 3)
 
 
 @pytest.mark.parametrize("data", [b"", b"\1", b"\2", b"\1" + b"\0" * 7, b"\1" + b"\0" * 4 + b"\xff" * 4])
-def test_damaged_histograms_by_loudness_are_refused(data: bytes) -> None:
+def test_damaged_histograms_by_magnitude_are_refused(data: bytes) -> None:
     with pytest.raises(TableError, match="collect it again"):
         MagnitudeState.from_bytes(data)
-    good = loudness(rows(3)).to_bytes()
+    good = by_magnitude(rows(3)).to_bytes()
     with pytest.raises(TableError, match="collect it again"):
         MagnitudeState.from_bytes(good + good[1:])

@@ -1,4 +1,4 @@
-"""Tables from strangers: whatever is wrong is a TableError, and nothing of the file is used."""
+"""Tables from untrusted files: whatever is wrong is a TableError, and nothing of the file is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures: found, opened safely, brought to the model's size, layout and type."""
+"""Images: found, opened safely, brought to the model's size, layout and type."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def noise(width: int, height: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Pictures of several sizes, in folders of classes."""
+    """Images of several sizes, in folders of classes."""
     for index, size in enumerate([(12, 8), (9, 20), (30, 10)]):
         path = tmp_path / f"class{index % 2}" / f"p{index}.png"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(noise(*size, seed=index)).save(path)
-    (tmp_path / "labels.txt").write_text("no picture")
-    (tmp_path / ".hidden.png").write_bytes(b"no picture")
+    (tmp_path / "labels.txt").write_text("no image")
+    (tmp_path / ".hidden.png").write_bytes(b"no image")
     return tmp_path
 
 
@@ -90,7 +90,7 @@ def test_the_size_is_the_models_then_the_users_then_the_presets(folder: Path) ->
         Feeds(octavo.images(folder, "unit", size=(5, 4)), NCHW)
 
 
-def test_models_that_take_no_pictures(folder: Path) -> None:
+def test_models_that_take_no_images(folder: Path) -> None:
     for specs in ([InputSpec("x", F32, (1, 8))], [*NCHW, InputSpec("y", F32, (1,))]):
         with pytest.raises(DataError, match="one input of four dimensions"):
             Feeds(octavo.images(folder, "unit"), specs)
@@ -109,7 +109,7 @@ def test_batches_and_models_of_a_fixed_batch(folder: Path) -> None:
         Feeds(octavo.images(folder, "unit"), [InputSpec("x", F32, (8, 3, 4, 6))])
 
 
-def test_folders_and_lists_without_pictures(tmp_path: Path) -> None:
+def test_folders_and_lists_without_images(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no image in"):
         Feeds(octavo.images(tmp_path, "unit"), NCHW)
     with pytest.raises(DataError, match="no images at"):
@@ -121,7 +121,7 @@ def test_folders_and_lists_without_pictures(tmp_path: Path) -> None:
 # ---- opening
 
 
-def test_a_picture_is_turned_as_its_camera_says(tmp_path: Path) -> None:
+def test_an_image_is_turned_as_its_camera_says(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by a quarter
     pixels = noise(12, 8)
@@ -129,7 +129,7 @@ def test_a_picture_is_turned_as_its_camera_says(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(open_image(tmp_path / "a.png")), np.rot90(pixels, -1))
 
 
-def test_any_mode_becomes_what_is_asked_for(tmp_path: Path) -> None:
+def test_any_mode_becomes_what_is_requested(tmp_path: Path) -> None:
     color = Image.fromarray(noise(8, 8))
     for name, image in {
         "gray.png": color.convert("L"),
@@ -221,7 +221,7 @@ def test_the_named_methods_scale_as_they_say(tmp_path: Path) -> None:
         )
 
 
-def test_the_letterbox_is_gray_around_the_picture(tmp_path: Path) -> None:
+def test_the_letterbox_is_gray_around_the_image(tmp_path: Path) -> None:
     Image.fromarray(np.full((10, 20, 3), 255, np.uint8)).save(tmp_path / "a.png")
     found = PREPROCESSING["yolo-letterbox"](str(tmp_path / "a.png"), (40, 40))[0]
     assert np.all(found[:, 10:30] == 1)

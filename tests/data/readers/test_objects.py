@@ -134,7 +134,7 @@ class Tensor:
 
 
 class Loader:
-    """A loader of batches: pictures and labels."""
+    """A loader of batches: images and labels."""
 
     def __iter__(self) -> Iterator[Any]:
         for index in range(3):

@@ -94,7 +94,7 @@ def data_sets(folder: Path) -> Any:
     return folder
 
 
-def pictures(folder: Path) -> Any:
+def images(folder: Path) -> Any:
     for index in range(COUNT):
         pixels = np.full((5, 6, 3), 30 * index, np.uint8)
         Image.fromarray(pixels).save(folder / f"p{index}.png")
@@ -118,7 +118,7 @@ def listed(folder: Path) -> Any:
 
 
 TRAVELLING: list[Callable[[Path], Any]] = [
-    npy, npz, compressed_npz, npz_folder, zipped, tarred, tarred_and_zipped, bundle, data_sets, pictures,
+    npy, npz, compressed_npz, npz_folder, zipped, tarred, tarred_and_zipped, bundle, data_sets, images,
     made_up, call, listed,
 ]  # fmt: skip
 

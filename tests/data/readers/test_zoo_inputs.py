@@ -1,4 +1,4 @@
-"""The presets make of real pictures and texts what the zoo's models are fed."""
+"""The presets make of real images and texts what the zoo's models are fed."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_names_reused_in_branches_become_unique(cond: bool) -> None:
         ("value", numpy_helper.from_array(np.float32([[2.0]]))),
     ],
 )
-def test_every_spelling_of_a_constant_becomes_an_initializer(attribute: str, content: object) -> None:
+def test_every_variant_of_a_constant_becomes_an_initializer(attribute: str, content: object) -> None:
     nodes = [node("Constant", [], ["k"], **{attribute: content}), node("Mul", ["x", "k"], ["y"])]
     found, _ = same(model(nodes, [tensor("x", [3])], [tensor("y", None)]), X)
     assert found.graph.initializers["k"].dtype == ir.DataType.FLOAT
@@ -217,7 +217,7 @@ def test_nameless_and_equal_node_names_are_made_unique() -> None:
     assert [n.name for n in found.graph] == ["Relu_0", "Relu_1", "same", "same_1"]
 
 
-def test_the_default_domain_has_one_spelling() -> None:
+def test_the_default_domain_has_one_variant() -> None:
     proto = model([node("Relu", ["x"], ["y"], domain="ai.onnx")], [tensor("x", [3])], [tensor("y", [3])])
     proto.opset_import[0].domain = "ai.onnx"
     found, _ = normalized(proto)

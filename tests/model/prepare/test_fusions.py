@@ -1,4 +1,4 @@
-"""Compositions recognised in every spelling, and left alone where they only look alike."""
+"""Compositions recognised in every variant, and left alone where they only look alike."""
 
 from __future__ import annotations
 
@@ -143,20 +143,20 @@ def check(proto: onnx.ModelProto, op: str, dtype: Any = np.float32) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("spelling", GELU)
-def test_gelu_by_erf(spelling: str, dtype: Any) -> None:
+@pytest.mark.parametrize("variant", GELU)
+def test_gelu_by_erf(variant: str, dtype: Any) -> None:
     if dtype == np.float16:
-        found = io.load(build(GELU[spelling], dtype=dtype))  # the runtime has no Erf in half precision
+        found = io.load(build(GELU[variant], dtype=dtype))  # the runtime has no Erf in half precision
         normalize(found)
         fuse(found)
         assert ops(found) == ["Gelu"]
         return
-    check(build(GELU[spelling], dtype=dtype), "Gelu", dtype)
+    check(build(GELU[variant], dtype=dtype), "Gelu", dtype)
 
 
-@pytest.mark.parametrize("spelling", TANH)
-def test_gelu_by_tanh(spelling: str) -> None:
-    proto = build(TANH[spelling])
+@pytest.mark.parametrize("variant", TANH)
+def test_gelu_by_tanh(variant: str) -> None:
+    proto = build(TANH[variant])
     check(proto, "Gelu")
     found = io.load(proto)
     fuse(found)
@@ -164,9 +164,9 @@ def test_gelu_by_tanh(spelling: str) -> None:
 
 
 @pytest.mark.parametrize("opset", [14, 18])
-@pytest.mark.parametrize("spelling", SWISH)
-def test_hard_swish(spelling: str, opset: int) -> None:
-    check(build(SWISH[spelling], opset), "HardSwish")
+@pytest.mark.parametrize("variant", SWISH)
+def test_hard_swish(variant: str, opset: int) -> None:
+    check(build(SWISH[variant], opset), "HardSwish")
 
 
 def test_hard_swish_of_opset_ten_has_bounds_as_attributes() -> None:
@@ -181,9 +181,9 @@ def test_hard_swish_of_opset_ten_has_bounds_as_attributes() -> None:
     assert {meta.unit(n) for n in found.graph} == {"HardSwish:last"}
 
 
-@pytest.mark.parametrize("spelling", SWISH)
-def test_hard_swish_of_an_older_opset_is_written_in_two_nodes(spelling: str) -> None:
-    found = before_and_after(build(SWISH[spelling], 13), fuse)
+@pytest.mark.parametrize("variant", SWISH)
+def test_hard_swish_of_an_older_opset_is_written_in_two_nodes(variant: str) -> None:
+    found = before_and_after(build(SWISH[variant], 13), fuse)
     assert ops(found) == ["HardSigmoid", "Mul"]
     assert found.graph[1].name == "last"
     assert {meta.unit(n) for n in found.graph} == {"HardSwish:last"}
@@ -229,10 +229,10 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("spelling", NORMS)
-def test_layer_norm(spelling: str, dtype: Any) -> None:
-    used = {k: v for k, v in PARAMETERS.items() if any(k in n.input for n in NORMS[spelling])}
-    check(build(NORMS[spelling], 17, dtype, used, eps=1e-5), "LayerNormalization", dtype)
+@pytest.mark.parametrize("variant", NORMS)
+def test_layer_norm(variant: str, dtype: Any) -> None:
+    used = {k: v for k, v in PARAMETERS.items() if any(k in n.input for n in NORMS[variant])}
+    check(build(NORMS[variant], 17, dtype, used, eps=1e-5), "LayerNormalization", dtype)
 
 
 def test_layer_norm_of_opset_eighteen_has_axes_as_input() -> None:

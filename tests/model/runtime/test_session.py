@@ -37,7 +37,7 @@ def test_signature_and_results() -> None:
     assert found.run(sample_inputs(found.inputs))["y"].shape == (1, 5)
 
 
-def test_other_outputs_can_be_asked_for() -> None:
+def test_other_outputs_can_be_requested() -> None:
     loaded = io.load(builders.conv_net())
     found = Session.open(loaded, outputs=["relu", "y"], optimize=False)
     got = found.run(sample_inputs(found.inputs))

@@ -20,7 +20,7 @@ _PIECE = 1 << 22  # elements read at a time
 
 
 class Inputs(Enum):
-    """What an algorithm has to know of the inputs of a layer, beside the weights themselves."""
+    """What an algorithm needs to know about the inputs of a layer, besides the weights."""
 
     NONE = "none"
     SQUARES = "squares"  # the sum of x² over all samples, for each input channel

@@ -1,4 +1,4 @@
-"""FP4 and NF4 of bitsandbytes: 16 values that are no grid, scaled by the largest magnitude of a block.
+"""FP4 and NF4 of bitsandbytes: 16 unevenly spaced values, scaled by the largest magnitude of a block.
 
 NF4's values are quantiles of the normal distribution, FP4's are a sign, two bits of exponent and one of
 fraction, in an order of their own. Blocks run over the whole matrix, row after row, and may cross rows. Two
@@ -68,7 +68,7 @@ def quantize(rows: Array, kind: int, size: int) -> Bnb4:
 
 
 def dequantize(packed: npt.NDArray[np.uint8], absmax: Array, kind: int, size: int, count: int) -> Array:
-    """Return the values that the codes stand for."""
+    """Return the values that the codes represent."""
     codes = np.stack([packed >> 4, packed & 0x0F], axis=-1).reshape(-1)[:count]
     return TABLES[kind][codes] * np.repeat(absmax.astype(np.float32), size)[:count]
 

@@ -161,7 +161,7 @@ def factor(products: Array, dead: Array, damping: float, order: Array | None = N
             return np.asarray(np.linalg.cholesky((inverse + inverse.T) / 2).T)
         except np.linalg.LinAlgError:
             continue
-    raise DataError("The inputs of a layer give no usable products for GPTQ; look at the calibration data.")
+    raise DataError("The inputs of a layer give no usable products for GPTQ; check the calibration data.")
 
 
 def _best_ratio(tiles: Array, scheme: BlockScheme, dtype: np.dtype[np.generic]) -> Array:

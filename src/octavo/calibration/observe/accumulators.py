@@ -278,6 +278,6 @@ def _extremes_state(extremes: Extremes) -> ExtremesState | SampleExtremesState:
 def _nan(tensor: str, index: int) -> DataError:
     """Return the error for a tensor that holds NaN."""
     return DataError(
-        f"The tensor {tensor!r} has NaN among its values in sample {index} of the calibration data; look at "
-        "that sample, and at the float model, which computes NaN from it too."
+        f"The tensor {tensor!r} has NaN among its values in sample {index} of the calibration data; "
+        "check that sample, and the float model, which computes NaN from it."
     )

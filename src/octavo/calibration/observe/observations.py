@@ -166,7 +166,7 @@ class GraphWriter:
         return self.constant("row", np.array([-1], np.int64))
 
     def empty(self, reduction: Reduction | None) -> str:
-        """Return what stands for a tensor that has no value."""
+        """Return the placeholder of a tensor that has no value."""
         if reduction is None:
             return self.constant("empty", np.zeros(0, np.float32))
         return self.constant(reduction.name, np.array(reduction.empty, np.float32))

@@ -1,1 +1,1 @@
-"""Sound as samples: WAV files, and the inputs that models of speech make of them."""
+"""Sound as samples: WAV files, and the inputs that speech models compute from them."""

@@ -57,7 +57,7 @@ class LogMel:
 
 @dataclass(frozen=True)
 class Waveform:
-    """The samples themselves."""
+    """The samples themselves, as wav2vec 2.0 reads them."""
 
     rate: int = 16000
     normalize: bool = True

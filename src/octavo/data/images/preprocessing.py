@@ -114,11 +114,11 @@ PREPROCESSING: dict[str, Preprocess] = {
         geometry.crop_then_resize, _lite, (224, 224),
     ),
     "yolo-letterbox": Preset(
-        "fitted into a gray frame with its aspect kept, values 0 … 1 (YOLO)",
+        "resized with its aspect ratio into a gray frame, values 0 … 1 (YOLO)",
         geometry.letterbox, _unit, (640, 640),
     ),
     "unit": Preset("resized, values 0 … 1", geometry.resize, _unit),
-    "pixels": Preset("resized, values 0 … 255 as they are", geometry.resize, _as_they_are),
+    "pixels": Preset("resized, values 0 … 255", geometry.resize, _as_they_are),
     "preprocess_method1": Preset(
         "shorter side to 8/7 of the size, centre crop, values −1 … 1 (MobileNet of MLPerf)",
         geometry.resize_then_crop, _signed, (224, 224),
@@ -159,7 +159,7 @@ def _standardize(pixels: Floats, unit: float, mean: tuple[float, ...], std: tupl
 
 
 def preprocessing(name: str) -> Callable[[F], F]:
-    """Register the function below under a name: it takes a file name and ``(width, height)``."""
+    """Register a preprocessing function of a file name and ``(width, height)`` under a name."""
     if name in PREPROCESSING and isinstance(PREPROCESSING[name], Preset):
         raise DataError(f"The preprocessing {name!r} comes with Octavo; choose another name for yours.")
 

@@ -85,7 +85,7 @@ def images(
     batch: int | None = None,
     workers: int | None = None,
 ) -> Images:
-    """Return images as data: a folder with all that is below it, or a list of files.
+    """Return images as data: a folder and its subfolders, or a list of files.
 
     ``preprocess`` is a name of the registry, or a function of a file name and ``(width, height)``. Size,
     channels and element type are the model's; ``size`` is needed where the model leaves it open. ``batch``

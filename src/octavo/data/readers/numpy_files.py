@@ -185,7 +185,7 @@ def plain_array(path: Path) -> Array:
     """Return the array of a ``.npy`` file, whatever it is for; its header is checked first."""
     try:
         if not path.is_file():
-            raise ValueError("there is no regular file")
+            raise ValueError("it is not a regular file")
         with path.open("rb") as stream:
             _header(stream, _length(stream))
         found: Array = np.load(path, mmap_mode="r", allow_pickle=False)

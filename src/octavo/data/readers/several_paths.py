@@ -25,7 +25,7 @@ def read(data: object, specs: Specs) -> Source | None:
 
 
 def matching(pattern: str) -> list[Path]:
-    """Return the paths that a pattern stands for in natural order; a path that exists stands for itself."""
+    """Return the paths that match a pattern, in natural order; an existing path matches itself."""
     if not glob.has_magic(pattern) or os.path.exists(pattern):  # noqa: PTH110  (False for names too long)
         return [Path(pattern)]
     found = in_order(Path(one) for one in glob.glob(pattern, recursive=True))  # noqa: PTH207

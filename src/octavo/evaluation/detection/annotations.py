@@ -23,7 +23,7 @@ _DECODERS_WITH_IDS = ("ssd",)  # whose models return category ids
 
 @dataclass(frozen=True, eq=False)
 class Annotations:
-    """A COCO annotations file."""
+    """The content of a COCO annotations file."""
 
     path: Path
     content: Mapping[str, Any] = field(repr=False)

@@ -1,4 +1,4 @@
-"""Agreement with a reference model, where there are no labels: the same answer, and how far outputs differ.
+"""Agreement with a reference model, without labels: how often answers are equal, and how far outputs differ.
 
 Outputs that look like scores of classes (``[samples, classes]``) are compared by their best class. All
 outputs are compared by the signal to noise ratio ``10 log10(Σ x² / Σ (x − y)²)`` and the cosine.

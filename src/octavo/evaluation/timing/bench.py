@@ -40,7 +40,7 @@ def bench(
     memory: bool = True,
     progress: Progress | None = None,
 ) -> Bench:
-    """Measure a model, as a rule the float one, and another one or a list of others beside it.
+    """Measure speed, memory and size of a model, usually the float one, and of others beside it.
 
     All take turns on the same samples: the first of ``data``, or random ones. ``batch`` samples are fed
     together where the batch axis is dynamic. ``threads`` are those of the runtime (default: its own choice),

@@ -239,7 +239,7 @@ def saturation(view: LintedModel) -> Iterator[Fault]:
             yield Fault(
                 name(node),
                 f"{100 * share:.2f} % of its pairs of weights exceed 16 bits with large inputs: on a CPU"
-                " without VNNI results are cut off silently",
+                " without VNNI results saturate silently",
                 "quantize weights in 7 bits (reduce_range), or as uint8",
             )
 

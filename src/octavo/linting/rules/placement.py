@@ -222,7 +222,7 @@ def grouped(view: LintedModel) -> Iterator[Fault]:
             )
 
 
-@rule("OCT411", _NOTE, "The input of a float layer is quantized for nothing")
+@rule("OCT411", _NOTE, "The input of a float layer is quantized without effect")
 def for_nothing(view: LintedModel) -> Iterator[Fault]:
     """An input that no integer kernel reads or has to write need not be quantized."""
     if view.target.static_recipe.activations is None:

@@ -1,4 +1,4 @@
-"""OCT6…: what the installed runtime makes of the model."""
+"""OCT6…: how the installed runtime executes the model."""
 
 from __future__ import annotations
 

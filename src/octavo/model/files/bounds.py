@@ -93,7 +93,7 @@ def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _attribute_types(op_type: str, opset: int) -> Mapping[str, int]:
-    """Return the types of the attributes of a standard operator; none where there is no such operator."""
+    """Return the types of the attributes of a standard operator; none of an unknown operator."""
     try:
         schema = onnx.defs.get_schema(op_type, opset)
     except onnx.defs.SchemaError:

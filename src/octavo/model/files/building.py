@@ -171,7 +171,7 @@ def _declared(node: onnx.NodeProto, values: _Scope, infos: _Infos) -> list[ir.Va
 
 
 def _seen(name: str, scopes: list[_Scope]) -> ir.Value | None:
-    """Return what a name stands for in the innermost scope that has it; None for an input left out."""
+    """Return the value of a name in the innermost scope that has it; None for an omitted input."""
     if not name:
         return None
     for scope in reversed(scopes):

@@ -181,8 +181,8 @@ def _built(
         cause = innermost(error)
         if isinstance(cause, NotImplementedError):
             raise ModelError(
-                f"{where} holds something that can't be read: {str(cause).partition('.')[0]}. Take it out,"
-                " such as the ZipMap at the end of a classifier that gives a map, and quantize the rest."
+                f"{where} holds something that can't be read: {str(cause).partition('.')[0]}. Remove"
+                " it, for example the ZipMap at the end of a classifier, and quantize the rest."
             ) from error
         raise ModelError(f"{where} is malformed: {_first_line(cause)}.") from error
     if checksums is not None:

@@ -45,7 +45,7 @@ def check_size(dtype: ir.DataType, shape: tuple[int, ...], length: int, name: st
     due = byte_size(dtype, shape)
     if due != length:
         raise ModelError(
-            f"{name} of type {dtype} and shape {list(shape)} holds {length} bytes where {due} are due; the "
+            f"{name} of type {dtype} and shape {list(shape)} holds {length} bytes instead of {due}; the "
             "model is damaged."
         )
 
@@ -56,7 +56,7 @@ def check_padding(dtype: ir.DataType, shape: tuple[int, ...], last: bytes, name:
         return
     used = byte_size(ir.DataType.UINT8, shape) * _SIX % 8
     if used and last and last[0] >> used:
-        raise ModelError(f"{name} holds bits behind its last element; the model is damaged.")
+        raise ModelError(f"{name} holds bits after its last element; the model is damaged.")
 
 
 def check_typed(
@@ -66,7 +66,7 @@ def check_typed(
     dtype, shape = kind
     due_field = next((one for one, types in _TYPED_FIELDS.items() if tensor.data_type in types), _OTHER_FIELD)
     if filled and filled != [due_field]:
-        raise ModelError(f"{name} holds {filled[0]} where {due_field} is due; the model is damaged.")
+        raise ModelError(f"{name} holds {filled[0]} instead of {due_field}; the model is damaged.")
     count = len(getattr(tensor, due_field))
     elements = byte_size(ir.DataType.UINT8, shape)
     due = {elements}
@@ -76,7 +76,7 @@ def check_typed(
         due = {byte_size(dtype, shape), elements}
     if count not in due:
         raise ModelError(
-            f"{name} of shape {list(shape)} holds {count} elements where {max(due)} are due; the model is "
+            f"{name} of shape {list(shape)} holds {count} elements instead of {max(due)}; the model is "
             "damaged."
         )
     if due_field == _OTHER_FIELD and count and count < elements:

@@ -153,7 +153,7 @@ def return_instead(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
 
 
 def share_attributes(new: ir.Node, old: ir.Node) -> None:
-    """Give a node all attributes of another; nobody changes an attribute, so that both may have the same."""
+    """Give a node all attributes of another; attributes never change, so both may share them."""
     query.attributes(new).update(query.attributes(old))
 
 

@@ -119,7 +119,7 @@ def _unique_names(graphs: list[ir.Graph]) -> int:
 
 
 def _inputs_to_constants(graphs: list[ir.Graph]) -> int:
-    """Make initializers that are also inputs plain constants: defaults that nobody overrides."""
+    """Turn initializers that are also inputs into constants: defaults are not overridden."""
     graph, *others = graphs
     kept = [value for value in graph.inputs if not value.is_initializer()]
     count = len(graph.inputs) - len(kept)

@@ -1,4 +1,4 @@
-"""Operators that questions about a graph have to know by name, whatever is quantized.
+"""Operators that queries on a graph know by name, whatever is quantized.
 
 This is below the op table (:mod:`octavo.ops`), which asks the graph itself. What an operator is to
 quantization is said there.

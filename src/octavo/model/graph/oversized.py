@@ -42,7 +42,7 @@ def refuse_oversized(model: ir.Model) -> None:
 
 
 def _made_shape(node: ir.Node) -> tuple[int, ...] | None:
-    """Return the shape that an operator makes of constants alone, where they are there."""
+    """Return the shape that an operator computes from constants alone, if they are known."""
     if query.is_op(node, "ConstantOfShape", "Expand") and node.inputs:
         sizes = _numbers(node.inputs[-1])
         known = sizes is not None and bool(np.isfinite(sizes).all())

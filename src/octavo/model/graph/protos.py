@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Index(Generic[T]):
-    """Items by name; ``size`` is their number, for items whose names nobody else changes."""
+    """Items by name; ``size`` is their number, for items whose names never change elsewhere."""
 
     def __init__(
         self,

@@ -106,13 +106,13 @@ def check_node(node: ir.Node, opset: int) -> None:
         if due is not None and attribute.type is not due:
             raise ModelError(
                 f"The attribute {name!r} of the {node.op_type} node {node.name!r} is of type "
-                f"{attribute.type.name} where {due.name} is due; the model is damaged: export it again."
+                f"{attribute.type.name} instead of {due.name}; the model is damaged: export it again."
             )
     for name in shape.required:
         if name not in attributes:
             raise ModelError(
-                f"The {node.op_type} node {node.name!r} has no attribute {name!r}, which it can't do without;"
-                " the model is damaged: export it again."
+                f"The {node.op_type} node {node.name!r} has no attribute {name!r}, which it requires; "
+                "the model is damaged: export it again."
             )
     _check_count(node, "inputs", len(node.inputs), shape.least_inputs)
     _check_count(node, "outputs", len(node.outputs), shape.least_outputs)
@@ -121,6 +121,6 @@ def check_node(node: ir.Node, opset: int) -> None:
 def _check_count(node: ir.Node, what: str, there: int, least: int) -> None:
     if there < least:
         raise ModelError(
-            f"The {node.op_type} node {node.name!r} has {there} {what} where at least {least} are due; "
+            f"The {node.op_type} node {node.name!r} has {there} {what} and needs at least {least}; "
             "the model is damaged: export it again."
         )

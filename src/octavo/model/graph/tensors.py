@@ -1,4 +1,4 @@
-"""Tensors of numbers in memory, and sizes that are told without reading or copying anything."""
+"""Tensors of numbers in memory, and sizes that are known without reading or copying."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
         wanted.symbolic_shapes is None and shapes.lacks_ranks(model) and shapes.sympy_is_installed()
     ):
         count, notes = shapes.infer_symbolically(model)
-        log.put("symbolic shapes", count, "{n} tensors known better", notes)
+        log.put("symbolic shapes", count, "{n} shapes or types inferred", notes)
     if wanted.fuse:
         for name, count in fusions.fuse(model).items():
             log.put("fusions", count, f"{{n}} × {name}")
@@ -126,14 +126,12 @@ def _fold(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
     budget, more = constant_folding.BUDGET, True
     while more:
         hoisted = control_flow.hoist_invariants(model)
-        log.put(
-            "invariants", hoisted, "{n} values that loops and branches hand on unchanged read from outside"
-        )
+        log.put("invariants", hoisted, "{n} values that loops and branches never change read from outside")
         folded = constant_folding.fold(model, budget)
         budget = folded.budget
         settled = control_flow.settle_branches(model)
         log.put("constants", folded.nodes, "{n} constant nodes computed")
-        log.put("branches", settled, "{n} branches that are always taken put in place")
+        log.put("branches", settled, "{n} branches that are always taken inlined")
         if settled and wanted.remove_no_ops:
             constant_folding.remove_no_ops(model)
         if settled or folded.nodes:
@@ -146,7 +144,7 @@ def _fold(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
 def _infer(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
     if wanted.onnx_shapes:
         count, notes = shapes.infer(model)
-        log.put("shapes", count, "{n} tensors known better", notes)
+        log.put("shapes", count, "{n} shapes or types inferred", notes)
 
 
 def _optimize(model: ir.Model, log: _Log) -> None:

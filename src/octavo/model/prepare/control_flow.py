@@ -118,7 +118,7 @@ def carried_weights(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Value]]:
 
 
 def _source(value: ir.Value) -> ir.Value:
-    """Return the value that Identity nodes hand on."""
+    """Return the value that Identity nodes pass on."""
     while (
         query.is_op(node := value.producer(), "Identity") and node is not None and node.inputs[0] is not None
     ):

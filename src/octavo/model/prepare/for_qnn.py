@@ -99,7 +99,7 @@ def _rank(value: ir.Value) -> int:
     return len(value.shape)
 
 
-# ---- ``x / max(‖x‖₂, ε)`` along one axis, spelt out around a ReduceL2, as LpNormalization
+# ---- ``x / max(‖x‖₂, ε)`` along one axis, composed around a ReduceL2, as LpNormalization
 
 EPSILON = 1e-12  # the lower bound of a norm that PyTorch's normalize writes
 

@@ -172,7 +172,7 @@ def _clips_to_six(node: ir.Node) -> bool:
     return bool(query.attribute(node, "min") == 0.0 and query.attribute(node, "max") == 6.0)
 
 
-# ---- LayerNormalization spelt out: ``d = x − mean(x)``, ``y = d / √(mean(d²) + ε) · γ (+ β)``, last axes
+# ---- LayerNormalization in parts: ``d = x − mean(x)``, ``y = d / √(mean(d²) + ε) · γ (+ β)``, last axes
 
 
 def layer_norm(node: ir.Node) -> Composition | None:

@@ -40,7 +40,7 @@ def read_by(value: ir.Value, *ops: str) -> ir.Node | None:
 
 
 def reduced_axes(node: ir.Node) -> tuple[int, ...] | None:
-    """Return the axes that a reduction runs over, an attribute or a constant input, where they are told."""
+    """Return the axes that a reduction runs over, an attribute or a constant input, if they are known."""
     axes = query.attribute(node, "axes", None)
     if axes is None and len(node.inputs) > 1:
         axes = query.array(node.inputs[1])
@@ -70,7 +70,7 @@ def operand_beside(node: ir.Node | None, number: float) -> ir.Value | None:
 
 
 def scaled(value: ir.Value | None, factor: float) -> tuple[ir.Node, ir.Value] | None:
-    """Return ``(node, x)`` where the value is ``x · factor``, spelt as a product or as a quotient."""
+    """Return ``(node, x)`` where the value is ``x · factor``, written as a product or as a quotient."""
     product = made_by(value, "Mul")
     source = operand_beside(product, factor)
     if product is not None and source is not None:
@@ -82,7 +82,7 @@ def scaled(value: ir.Value | None, factor: float) -> tuple[ir.Node, ir.Value] | 
 
 
 def scaling(node: ir.Node | None, value: ir.Value, factor: float) -> bool:
-    """Whether a node multiplies this value by a factor, spelt as a product or as a quotient."""
+    """Whether a node multiplies this value by a factor, written as a product or as a quotient."""
     if node is None:
         return False
     if node.op_type == "Mul":

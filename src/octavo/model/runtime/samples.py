@@ -68,7 +68,8 @@ def sample_inputs(
         return {spec.name: _fill(spec, _shape(spec, sizes, size), rng) for spec in specs}
     except MemoryError as error:
         raise DataError(
-            f"The memory does not hold made-up inputs of the model's sizes ({error}); give samples of your "
+            f"There is not enough memory for random inputs of the model's sizes ({error}); give "
+            "samples of your "
             "own, or name smaller sizes."
         ) from error
 
@@ -84,7 +85,7 @@ def _shape(spec: InputSpec, sizes: dict[str, int], size: int | None) -> tuple[in
             shape.append(_guess(spec, "", axis, size))
     if math.prod(shape) > _MAX_ELEMENTS:
         raise DataError(
-            f"The input {spec.name[:200]!r} has the shape {shape[:8]}, more than is made up here; give "
+            f"The input {spec.name[:200]!r} has the shape {shape[:8]}, too large for random samples; give "
             "samples of your own, or correct the model's input."
         )
     return tuple(shape)

@@ -29,8 +29,10 @@ from octavo.planning.state import State, name_of
 from octavo.targets import Target
 
 _EIGHT = (INT8, UINT8)
-_NO_INPUT = "training gave its input no parameters"
-_NO_RESULT = "training gave its output no parameters, which its integer operator needs; give calibration data"
+_NO_INPUT = "training left its input without parameters"
+_NO_RESULT = (
+    "training left its output without parameters, which its integer operator needs; give calibration data"
+)
 _MANY_SCALES = "its input was trained with a scale per channel"
 
 

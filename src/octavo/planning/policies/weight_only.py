@@ -264,7 +264,7 @@ class _Matrix:
 
 
 _SMALL_TABLE = 16  # a table with fewer values than this part of the largest one stays float
-_NOT_CONSTANT = "its weight is no constant"
+_NOT_CONSTANT = "its weight is not constant"
 _OWN = "left float by its own settings"
 
 

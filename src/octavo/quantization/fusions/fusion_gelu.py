@@ -1,4 +1,4 @@
-"""Gelu spelt out around an Erf, as one operator of the domain ``com.microsoft``."""
+"""Gelu composed around an Erf, as one operator of the domain ``com.microsoft``."""
 
 from __future__ import annotations
 

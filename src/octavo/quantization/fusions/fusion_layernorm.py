@@ -1,4 +1,4 @@
-"""LayerNormalization spelt out around two ReduceMeans, as one operator."""
+"""LayerNormalization composed around two ReduceMeans, as one operator."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def rtn_quantize(
 ) -> StreamedModel:
     """Quantize the MatMul weights of a model; ``algorithm`` is rtn or k_quant."""
     if algorithm.lower() not in ("rtn", "k_quant"):
-        raise RecipeError(f"{algorithm!r} is no algorithm of rtn_quantize; choose rtn or k_quant.")
+        raise RecipeError(f"{algorithm!r} is not an algorithm of rtn_quantize; choose rtn or k_quant.")
     how = BlockScheme(num_bits, group_size, is_symmetric(scheme))
     want = grouped(algorithm_of(algorithm), how, weight_config, accuracy_level, providers, ratios)
     outcome = quantize(source_of(opened(model)), want)

@@ -26,7 +26,7 @@ __all__ = ["Side", "Source", "report", "sides", "write"]
 
 
 def report(*results: Source, output: str | Path | None = None, title: str | None = None) -> str:
-    """Return one self-contained HTML page of what is known; with ``output`` it is also written there.
+    """Return a self-contained HTML page of results; with ``output`` it is also written there.
 
     ``results`` are what ``quantize``, ``compare``, ``evaluate`` and ``bench`` gave, their JSON or paths of
     it, or paths of quantized models. Results about one model are shown together; a second quantized model is

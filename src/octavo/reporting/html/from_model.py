@@ -1,4 +1,4 @@
-"""What the file of a quantized model tells, whoever made it, without running it."""
+"""What the file of a quantized model of any tool shows without running it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _CLASS_COUNTS: dict[str, Callable[[list[Array]], int]] = {
 
 
 def known(name: str) -> str:
-    """Return the name, or raise where there is no such decoder."""
+    """Return the name, or raise if there is no such decoder."""
     if name != "auto" and name not in DECODERS:
         hint = closest(name, DECODERS) or f"; there are auto, {', '.join(DECODERS)}."
         raise RecipeError(f"There is no decoder {name!r}{hint}")

@@ -1,4 +1,4 @@
-"""Pictures in the formats that are read; Pillow decodes them, Octavo has to answer for what it raises."""
+"""Images in the formats that are read; Pillow decodes them, Octavo has to answer for what it raises."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MODES = ("RGB", "L", "RGBA", "P", "I;16", "1")
 
 
 def seeds() -> list[bytes]:
-    """A small picture in each format and mode; none where Pillow is not installed."""
+    """A small image in each format and mode; none where Pillow is not installed."""
     try:
         from PIL import Image
     except ImportError:
@@ -59,8 +59,8 @@ def mutate(data: bytes, chance: Random) -> bytes:
 
 
 def one(data: bytes) -> None:
-    """Make a sample of a picture, as calibration does."""
-    path = guard.folder() / "picture.png"
+    """Make a sample of an image, as calibration does."""
+    path = guard.folder() / "image.png"
     path.write_bytes(data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
