@@ -3,6 +3,7 @@
 ::
 
     python benchmarks/variants.py --zoo ../shared/zoo --models $OCTAVO_ZOO [--whisper FOLDER] [--variants web]
+        [--peer]
 
 The folder of Whisper is made by ``benchmarks/models/whisper_base.py``. It is quantized on clips of the zoo's
 speech, and transcribes others: two recordings of 16 kHz in pieces of nine seconds, varied in speed, level and
@@ -31,8 +32,10 @@ import onnxruntime as ort
 
 import octavo
 from octavo.data.audio.features import LogMel
+from octavo.folders.variants import chosen_variants
 
 sys.path.insert(0, str(Path(__file__).parent))
+from _web_peer import PEER, peer_rows
 from models import whisper_base
 
 MAX_TOKENS = 100
@@ -157,6 +160,12 @@ def folders(models: Path, zoo: Path, work: Path) -> Iterator[tuple[str, Path, Pa
             yield name, folder, zoo / "data" / data
 
 
+def _peers(folder: Path, data: Path, work: Path, variants: str) -> Iterator[str]:
+    names = [one.name for one in chosen_variants(variants) if one.name in PEER]
+    work.mkdir()
+    return peer_rows(folder, data, work, names)
+
+
 def main() -> None:
     """Print a table for each folder."""
     parser = argparse.ArgumentParser(description="Variants of model folders.")
@@ -164,6 +173,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="where the zoo's larger models were built")
     parser.add_argument("--whisper", type=Path, help="the folder that models/whisper_base.py wrote")
     parser.add_argument("--variants", default="web")
+    parser.add_argument("--peer", action="store_true", help="beside those of transformers.js' script")
     parser.add_argument("--clips", type=int, default=16, help="of speech to transcribe")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -172,7 +182,9 @@ def main() -> None:
             made = octavo.quantize_folder(
                 folder, data, output=work / f"{title}.out", variants=given.variants, threads=1
             )
-            print(f"== {title}\n{made}\n")
+            print(f"== {title}\n{made}\n", flush=True)
+            for line in _peers(folder, data, work / f"{title}.peer", given.variants) if given.peer else ():
+                print(f"peer: {line}", flush=True)
         if given.whisper is not None:
             print("== whisper base")
             whisper(given.whisper, given.zoo, work, given.variants, given.clips)

@@ -180,6 +180,11 @@ def same_results(old: Path, new: Path, feeds: Sequence[Mapping[str, Any]]) -> bo
     )
 
 
+def unread(model: ModelProto) -> None:
+    """Take out initializers that nothing reads."""
+    _drop_unread(model.graph)
+
+
 def _drop_unread(graph: GraphProto) -> None:
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     unread = [tensor for tensor in graph.initializer if tensor.name not in read]
@@ -199,6 +204,7 @@ FORMS: dict[str, Callable[[ModelProto], None]] = {
     "node-order": node_order,
     "numbers": numbers,
     "opset": opset,
+    "unread": unread,
 }
 
 

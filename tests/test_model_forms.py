@@ -17,12 +17,19 @@ from model_forms import FORMS, differing_parts, same_results  # type: ignore[imp
 
 
 def dequantized(
-    *, swapped: bool = False, bias_dims: tuple[int, ...] = (), number: int = 3, inner: str = "r"
+    *,
+    swapped: bool = False,
+    bias_dims: tuple[int, ...] = (),
+    number: int = 3,
+    inner: str = "r",
+    left: bool = False,
 ) -> Any:
     stored = [
         numpy_helper.from_array(np.full((2, 2), number, np.int8), "q"),
         numpy_helper.from_array(np.full(bias_dims, 0.5, np.float32), "scale"),
     ]
+    if left:
+        stored.append(numpy_helper.from_array(np.float32([6.0]), "bound"))
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "scale"], ["w"], "dq"),
         helper.make_node("Relu", ["x"], [inner], "relu"),
@@ -50,6 +57,7 @@ def in_form(model: onnx.ModelProto, form: str) -> bytes:
         ("bias-shape", {"bias_dims": (1,)}),
         ("numbers", {"number": 4}),
         ("names", {"inner": "s"}),
+        ("unread", {"left": True}),
     ],
 )
 def test_a_form_hides_its_own_difference(form: str, change: dict[str, object]) -> None:

@@ -155,6 +155,27 @@ def test_a_decoder_reads_states_of_its_encoder_and_keeps_their_keys(tmp_path: Pa
     assert whole.size > 8 and answers[:-1].argmax(axis=-1).tolist() == whole[1:].tolist()
 
 
+def test_decoders_with_and_without_a_cache_have_their_common_weights_once(tmp_path: Path) -> None:
+    source, data = encoder_decoder(tmp_path / "source"), texts(tmp_path / "t.txt")
+    result = quantized(source, tmp_path / "out", data, variants="fp32,fp16,q8", max_kl=1)
+    assert any("once" in note for note in result.notes)
+    sizes = {
+        (one.part.stem, one.variant.name): one.bytes
+        for one in result.written
+        if one.part.stem.startswith("decoder")
+    }
+    pipeline = Pipeline(read_folder(source), tmp_path)
+    pipeline.run(folder_data(pipeline.folder, data).samples)
+    for stem in ("decoder_model", "decoder_with_past_model"):
+        for name, suffix in (("fp32", ""), ("fp16", "_fp16"), ("q8", "_quantized")):
+            assert (tmp_path / "out" / "onnx" / f"decoder_model{suffix}.onnx_data").is_file()
+            feed = pipeline.feeds[stem][0]
+            (due,) = session(source / f"{stem}.onnx").run(["logits"], feed)
+            (found,) = session(tmp_path / "out" / "onnx" / f"{stem}{suffix}.onnx").run(["logits"], feed)
+            np.testing.assert_allclose(found, due, atol={"fp32": 0, "fp16": 0.02, "q8": 1}[name])
+            assert sizes["decoder_with_past_model", name] < 0.5 * sizes["decoder_model", name]
+
+
 def test_an_encoder_is_judged_by_the_decoder_that_reads_it(tmp_path: Path) -> None:
     source, data = encoder_decoder(tmp_path / "source"), texts(tmp_path / "t.txt")
     result = quantized(source, tmp_path / "out", data, variants="q4", max_kl=1)
@@ -189,7 +210,6 @@ def test_integers_in_blocks_stand_in_where_dynamic_ones_do_not_hold(tmp_path: Pa
     kinds = {one.op_type for one in model.graph.node}
     assert "MatMulNBits" in kinds and hard.figures[0].value >= 0.99995
     assert "GatherBlockQuantized" not in kinds  # not in every build for browsers
-    assert not any(one.data_type == 1 and np.prod(one.dims) >= 1024 for one in model.graph.initializer)
 
 
 def test_data_may_be_given_for_several_parts(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import octavo
 from octavo import pipeline
 from octavo.core.progress import silent
 from octavo.evaluation.timing.latency import Ratio
-from octavo.tuning import runner
+from octavo.tuning import runner, search
 from octavo.tuning.deadline import TIME_LIMIT, Deadline, Limit, OutOfTime
 from octavo.tuning.trial import Demands
 from tuning.nets import conv_and_linear, samples
@@ -114,3 +115,19 @@ def test_waiting_for_other_programs_does_not_count_unless_a_limit_was_given(
         deadline.began -= 1000  # of which the processor was used for next to nothing
     assert not default.is_over
     assert given.is_over
+
+
+def test_a_limit_may_count_from_before_the_search() -> None:
+    late = Deadline.after(Limit(10, began=time.monotonic() - 20))
+    late.is_armed = True
+    assert late.is_over
+
+
+def test_weak_layers_are_not_looked_for_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadline = Deadline()
+    monkeypatch.setattr(Deadline, "after", lambda seconds: deadline)
+    monkeypatch.setattr(runner, "sensitivity", lambda *_: pytest.fail("layers were looked at"))
+    monkeypatch.setattr(search.Search, "_try_steps", lambda _: setattr(deadline, "limit", Limit(0)))
+    tuned = tune(time_limit=60)
+    assert tuned.met
+    assert tuned.layers == ()

@@ -104,7 +104,10 @@ def _data(given: list[str] | None) -> Any:
         )
     pairs = [text.partition("=") for text in given]
     if all(sign and not Path(text).exists() for text, (_, sign, _) in zip(given, pairs, strict=True)):
-        return {name: data for name, _, data in pairs}
+        found = {name: data for name, _, data in pairs}
+        if len(found) < len(pairs):
+            raise RecipeError("--data names a part twice; give one .npz that has all its inputs.")
+        return found
     return paths_of(given)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from octavo.errors import IsolationError
 
+BEGUN = time.monotonic()  # when the command began, before anything large is loaded
 _ALONE = ("--debug", "--isolate", "--help", "-h", "--version")  # a debugger wants one process
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _LOSSES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE", "SIGSYS", "SIGTRAP", "SIGKILL")

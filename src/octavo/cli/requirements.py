@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from octavo.cli import guarded
 from octavo.cli.data import count, flag, paths_of
 from octavo.cli.tasks import TASK_NAMES, add_truth, task_options
 from octavo.cli.verb import Answer
 from octavo.core.effort import EFFORTS
 
 if TYPE_CHECKING:
+    from octavo.tuning.deadline import Limit
     from octavo.tuning.gates import Gate
     from octavo.tuning.task_check import TaskCheck
 
@@ -131,11 +133,20 @@ def requirements_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the flags as keywords of ``octavo.quantize``."""
     found = {
         **limits_of(options),
-        "time_limit": options.time_limit,
+        "time_limit": _time_limit(options.time_limit),
         "optimize": options.optimize,
         "task": task_check(options),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _time_limit(seconds: float | None) -> Limit | None:
+    """Return the limit of a search, counted from the start of the command."""
+    if seconds is None:
+        return None
+    from octavo.tuning.deadline import Limit
+
+    return Limit(seconds, began=guarded.BEGUN)
 
 
 def with_gates(answer: Answer, gates: Sequence[Gate]) -> Answer:

@@ -21,9 +21,11 @@ from octavo.folders.discovery import ModelFolder, read_json
 from octavo.folders.making import Trial
 from octavo.folders.parts import Part
 from octavo.model.files import io
+from octavo.model.files.sharing import common_bytes, save_together
 
 _WEB = "transformers.js_config"
 _EXTERNAL = "use_external_data_format"
+MIN_COMMON = 0.5  # of the smaller decoder: with less in common each stays in a file of its own
 
 
 def folder_of(folder: ModelFolder, part: Part, *, keep: bool) -> Path:
@@ -82,6 +84,31 @@ def renamed(file: Path, place: Path) -> Path:
     else:
         file.replace(place)
     return place
+
+
+def share_weights(decoders: Sequence[Path]) -> int:
+    """Store what models have in common once, beside the first of them; return the bytes that this saves.
+
+    Where it would save little, or weights lie beside a model already, all stay as they are: 0.
+    """
+    if any(_weights_of(file).exists() for file in decoders):
+        return 0
+    sources = [file.replace(file.with_name(f".{file.name}")) for file in decoders]
+    models = [io.load(source) for source in sources]
+    common = common_bytes(models)
+    if common < MIN_COMMON * min(source.stat().st_size for source in sources):
+        for source, file in zip(sources, decoders, strict=True):
+            source.replace(file)
+        return 0
+    save_together(models, decoders, _weights_of(decoders[0]).name)
+    for source in sources:
+        source.unlink()
+    return common
+
+
+def size_of(file: Path) -> int:
+    """Return the bytes of a model and of the weights beside it."""
+    return sum(one.stat().st_size for one in (file, _weights_of(file)) if one.exists())
 
 
 def remove(file: Path) -> None:

@@ -23,7 +23,7 @@ _CONFIGS = ("config.json", "generation_config.json", "genai_config.json", "prepr
 _BESIDE = (".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".bpe", ".md", ".yaml", ".yml")
 _PLAIN_NAMES = ("LICENSE", "NOTICE", "COPYING")
 _ORDER = (
-    Role.VISION, Role.AUDIO, Role.TEXT, Role.EMBEDDING, Role.DECODER, Role.MERGED_DECODER,
+    Role.VISION, Role.PAIR, Role.AUDIO, Role.TEXT, Role.EMBEDDING, Role.DECODER, Role.MERGED_DECODER,
     Role.DECODER_WITH_PAST, Role.MODEL,
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ from octavo.tuning.fidelity import judged, outputs_of, tallies
 F64 = npt.NDArray[np.float64]
 LOGITS = "logits"
 MIN_VECTOR = 8  # values; a shorter last axis holds scores or boxes, whose direction says little
-_VECTORS = (Role.TEXT, Role.VISION, Role.AUDIO, Role.EMBEDDING)
+_VECTORS = (Role.TEXT, Role.VISION, Role.PAIR, Role.AUDIO, Role.EMBEDDING)
 _ROWS = 1024  # of logits that are compared at once, as a vocabulary is long
 
 

@@ -9,16 +9,18 @@ from typing import Any
 
 from octavo import api
 from octavo.emission.bnb4 import with_nf4_weights
-from octavo.errors import OctavoError
+from octavo.errors import ModelError, OctavoError
 from octavo.evaluation.timing.bench import bench
 from octavo.evaluation.timing.footprint import footprint
 from octavo.evaluation.timing.latency import Ratio
 from octavo.folders.fidelity import Figure, Reference
 from octavo.folders.parts import Part
 from octavo.folders.samples import StoredFeeds
-from octavo.folders.variants import BNB4, Variant
+from octavo.folders.variants import BNB4, TABLES, TABLES_WAY, Variant
 from octavo.model.files import io
+from octavo.model.files.io import ModelSource
 from octavo.model.runtime.verification import verify
+from octavo.result import Result
 
 MAX_SHARE = 0.97  # of the float bytes; a variant that is larger has quantized next to nothing
 _READS_DATA = ("float_type", "recipe")  # settings that gain by data, beside weights of few bits
@@ -97,10 +99,19 @@ class VariantMaker:
             return io.save(with_nf4_weights(io.load(self.part.path)), path, location=beside)
         few_bits = str(way.get("weights", "")).endswith(("4", "2"))
         data = self.calibration if few_bits or any(name in way for name in _READS_DATA) else None
-        made = api.quantize(
-            self.part.path, data, effort="plain", threads=self.threads, verify=False, **dict(way)
-        )
+        made = self._quantized(self._with_tables() if TABLES in way else self.part.path, data, way)
         return io.save(made.model, path, location=beside)
+
+    def _with_tables(self) -> ModelSource:
+        """The part with its tables of words in 8 bits, where they are large enough to gain by it."""
+        try:
+            return self._quantized(self.part.path, None, TABLES_WAY).model
+        except ModelError:
+            return self.part.path
+
+    def _quantized(self, source: ModelSource, data: Any, way: Mapping[str, Any]) -> Result:
+        keywords = {name: value for name, value in way.items() if name != TABLES}
+        return api.quantize(source, data, effort="plain", threads=self.threads, verify=False, **keywords)
 
     def timed(self, trial: Trial) -> Trial:
         """The trial with its speed, memory and load time."""

@@ -3,6 +3,7 @@
 ====================  ==================================================================================
 ``text encoder``      token ids in, hidden states or scores out
 ``vision encoder``    ``pixel_values`` in
+``pair of encoders``  ``pixel_values`` and token ids in
 ``audio encoder``     ``input_features`` or ``input_values`` in
 ``token embedding``   token ids in, ``inputs_embeds`` out
 ``decoder``           next-token scores without a cache of keys and values in its inputs
@@ -37,6 +38,7 @@ class Role(Enum):
 
     TEXT = "text encoder"
     VISION = "vision encoder"
+    PAIR = "pair of encoders"
     AUDIO = "audio encoder"
     EMBEDDING = "token embedding"
     DECODER = "decoder"
@@ -111,7 +113,7 @@ def role_of(stem: str, inputs: tuple[InputSpec, ...], outputs: tuple[str, ...]) 
     if names & set(SOUND):
         return Role.AUDIO
     if names & set(PIXELS):
-        return Role.VISION
+        return Role.PAIR if names & set(IDS) else Role.VISION
     if names & set(IDS) and len(outputs) == 1 and outputs[0] in EMBEDS:
         return Role.EMBEDDING
     if names & set(IDS) and "logits" in outputs and "decoder" in stem:

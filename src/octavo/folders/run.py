@@ -27,6 +27,7 @@ from octavo.folders.parts import STATES, Part, Role
 from octavo.folders.result import FolderResult
 from octavo.folders.samples import FolderData, StoredFeeds, folder_data
 from octavo.folders.variants import AUTO, FP32, Floor, Variant, chosen_variants
+from octavo.model.runtime.verification import verify
 from octavo.reporting.folder_tables import folder_card
 from octavo.result import versions
 
@@ -81,7 +82,7 @@ def quantize_folder(
         tell("running in float", 0, None)
         pipeline = Pipeline(found, Path(store), threads)
         pipeline.run(given.samples, sampled=given.made_up)
-        maker = _Makers(found, pipeline, given, threads, seconds)
+        maker = Makers(found, pipeline, given, threads, seconds)
         run = _Run(found, maker, staged, wanted, variants == AUTO, tell)
         trials = run.all()
         result = _result(run, trials, target, given)
@@ -116,7 +117,7 @@ def _with_floor(variant: Variant, limits: Mapping[str, float | None]) -> Variant
 
 
 @dataclass(frozen=True)
-class _Makers:
+class Makers:
     """A maker for each part that the pipeline could feed."""
 
     folder: ModelFolder
@@ -165,7 +166,7 @@ class _Run:
     """Makes all variants of all parts in a staged folder."""
 
     folder: ModelFolder
-    makers: _Makers
+    makers: Makers
     staged: Path
     wanted: Mapping[str, tuple[Variant, ...]]
     auto: bool
@@ -182,7 +183,27 @@ class _Run:
         if not any(trial.holds for trial in trials):
             why = "; ".join(f"{one.part.name} {one.variant.name}: {one.reason}" for one in trials)
             raise OutputError(f"No variant of {self.folder.root} holds, so nothing was written: {why}")
+        self._share_weights(trials)
         return trials
+
+    def _share_weights(self, trials: list[Trial]) -> None:
+        """Store what a decoder and the one with its cache have in common once, variant by variant."""
+        roles, shared = (Role.DECODER, Role.DECODER_WITH_PAST), []
+        for variant in dict.fromkeys(trial.variant.name for trial in trials):
+            pair = [t for t in trials if t.holds and t.part.role in roles and t.variant.name == variant]
+            files = [trial.file for trial in pair if trial.file is not None]
+            if len({file.parent for file in files}) != 1 or len(files) != len(roles):
+                continue
+            if beside.share_weights(files):
+                shared.append(variant)
+                for trial, file in zip(pair, files, strict=True):
+                    verify(file, run=False, threads=self.makers.threads)
+                    trials[trials.index(trial)] = replace(trial, bytes=beside.size_of(file))
+        if shared:
+            names = " and ".join(part.stem for part in self.folder.parts if part.role in roles)
+            self.notes.append(
+                f"{names} have equal weights once, in the .onnx_data of the former: {', '.join(shared)}"
+            )
 
     def _of(self, part: Part, done: int, count: int) -> list[Trial]:
         target = self.staged / beside.folder_of(self.folder, part, keep=self.auto)

@@ -62,16 +62,19 @@ def _way(**keywords: Any) -> Mapping[str, Any]:
 
 BNB4 = _way(bnb4=True)  # the one way that is not a recipe
 _HALF = {"float_type": "fp16:compute"}
-_FOUR = {"weights": "int4", "compressed": "rest", "target": "web"}
+# Weights in blocks stand beside tables that Gather reads in int8. GatherBlockQuantized would do that in one
+# pass, and transformers.js 4 has no kernel for it in Chromium.
+TABLES = "tables"  # not a keyword of octavo.quantize: a first pass, with those of TABLES_WAY
+TABLES_WAY = _way(op_types="Gather", weights="int8", activations="dynamic", target="web")
+_FOUR = {TABLES: "int8", "weights": "int4", "target": "web"}
 _FOUR_WAYS: tuple[dict[str, Any], ...] = (
     {**_FOUR, "symmetric": True},
     {**_FOUR, "symmetric": False},
     {**_FOUR, "symmetric": False, "accuracy_level": 0},
     {**_FOUR, "symmetric": True, "bits": 6},  # sensitive layers in 8 bits; finding them needs data
 )
-# Integers in blocks keep what one scale for a whole tensor of activations loses. Embeddings are int8 in
-# the file and float at run time: transformers.js 4 has no kernel in Chromium that looks up in quantized ones.
-_BLOCKS = {"per": "block:32", "activations": "none", "compressed": "rest", "target": "web"}
+# Integers in blocks keep what one scale for a whole tensor of activations loses.
+_BLOCKS = {TABLES: "int8", "per": "block:32", "activations": "none", "target": "web"}
 _TWO = {"weights": "int2", "symmetric": False, "per": "block:32"}
 
 FP32 = Variant("fp32", "", "the float model", NEARLY_EXACT)

@@ -35,6 +35,7 @@ class Limit:
     seconds: float
     counts_waiting: bool = True  # also those in which other programs had the processor
     once_kept: float | None = None  # the seconds where there is a result that meets the demands
+    began: float | None = None  # on the clock of time.monotonic(); None: when the search begins
 
 
 # Where nothing is said, a search ends after so many seconds of work. Those in which other programs had the
@@ -56,7 +57,10 @@ class Deadline:
     @classmethod
     def after(cls, limit: Limit | float | None) -> Deadline:
         """So many seconds from now."""
-        return cls(Limit(limit) if isinstance(limit, int | float) else limit)
+        found = Limit(limit) if isinstance(limit, int | float) else limit
+        if found is None or found.began is None:
+            return cls(found)
+        return cls(found, began=found.began)
 
     @property
     def elapsed(self) -> float:

@@ -263,9 +263,10 @@ class TrialRunner:
         """What each quantized layer of a trial loses by itself."""
         if trial.result is None:
             return ()
-        self.run.progress("layers", 0, 1)
+        report = self.deadline.checked(self.run.progress)
+        report("layers", 0, None)
         return sensitivity(
-            self.prepared.source, self.file(trial), trial.result.plan, self.split.held, self.threads
+            self.prepared.source, self.file(trial), trial.result.plan, self.split.held, self.threads, report
         )
 
 

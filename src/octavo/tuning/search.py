@@ -308,7 +308,7 @@ class Search:
         plain = self._start(steps=False)
         try:
             return self.runner.layers(plain) if plain is not None else ()
-        except OctavoError:
+        except (OctavoError, OutOfTime):
             return ()
 
     def _keep_float(self, start: Trial, layers: tuple[Layer, ...]) -> None:

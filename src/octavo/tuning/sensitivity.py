@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from octavo.comparison import data_pass, match
 from octavo.core import scratch
 from octavo.core.plan import Plan
+from octavo.core.progress import Progress, silent
 from octavo.model.files import io
 from octavo.model.runtime.session_inputs import with_mapped_weights
 from octavo.tuning.split import Feed
@@ -35,14 +37,20 @@ class Layer:
 
 
 def sensitivity(
-    model: io.ModelSource, quantized: Path, plan: Plan, samples: Sequence[Feed], threads: int | None
+    model: io.ModelSource,
+    quantized: Path,
+    plan: Plan,
+    samples: Sequence[Feed],
+    threads: int | None,
+    progress: Progress = silent,
 ) -> tuple[Layer, ...]:
     """The layers of a plan by their local error, the weakest first; ties in the order of the network."""
     with scratch.folder() as folder:
         found, _ = match.best_match(model, with_mapped_weights(match.plain(quantized), lambda: folder))
         if not found.pairs:
             return ()
-        seen = data_pass.run_both(found, list(samples[:SAMPLES]), threads=threads)
+        few = list(samples[:SAMPLES])
+        seen = data_pass.run_both(found, few, threads=threads, progress=partial(progress, "layers"))
         worst: dict[str, Layer] = {}
         for pair, watch in seen.pairs.items():
             errors, node = watch.local.errors(watch.power), pair.float_unit.name

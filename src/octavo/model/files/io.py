@@ -29,6 +29,7 @@ from octavo.model.files.serialize import (
     content,
     has_plain_bytes,
     skeleton,
+    tensor_digest,
     write_model,
 )
 from octavo.model.graph import meta, query
@@ -39,7 +40,6 @@ from octavo.model.graph.tensors import tensor_bytes
 
 # ---- What makes two models the same: structure, names and weights, however they were stored
 
-_CHUNK = 16 << 20  # bytes that are hashed at a time
 _THREADS = 4  # hashing leaves the interpreter free
 
 
@@ -51,7 +51,7 @@ def fingerprint(model: ir.Model) -> str:
     names = [(graph, name) for graph in query.all_graphs(model) for name in sorted(graph.initializers)]
     tensors = [content(name, graph.initializers[name]) for graph, name in names]
     with ThreadPoolExecutor(_THREADS) as pool:
-        for (_, name), tensor, part in zip(names, tensors, pool.map(_hash, tensors), strict=True):
+        for (_, name), tensor, part in zip(names, tensors, pool.map(tensor_digest, tensors), strict=True):
             digest.update(repr((name, tensor.dtype.name, tuple(tensor.shape.numpy()))).encode())
             digest.update(part)
     return digest.hexdigest()
@@ -100,21 +100,7 @@ def _attribute(attribute: ir.Attr) -> Iterator[object]:
             yield attribute.value
             return
     for tensor in tensors:
-        yield tensor.dtype.name, tuple(tensor.shape.numpy()), _hash(tensor)
-
-
-def _hash(tensor: ir.TensorProtocol) -> bytes:
-    """Return the digest of a tensor's content, read in pieces so that mapped weights stay in their file."""
-    digest = hashlib.sha256()
-    if isinstance(tensor, ir.StringTensor):
-        digest.update(repr(list(tensor.string_data())).encode())
-    elif tensor.dtype.bitwidth < 8:
-        digest.update(tensor.tobytes())
-    else:
-        flat = tensor.numpy().reshape(-1).view("uint8")
-        for start in range(0, len(flat), _CHUNK):
-            digest.update(flat[start : start + _CHUNK].data)
-    return digest.digest()
+        yield tensor.dtype.name, tuple(tensor.shape.numpy()), tensor_digest(tensor)
 
 
 ModelSource = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -19,6 +20,7 @@ from octavo.model.graph.meta import describe
 from octavo.model.graph.tensors import dims_of, element_type, tensor_bytes
 
 INLINE_MOST = 1024  # bytes; smaller weights stay in the message of their model
+_CHUNK = 16 << 20  # bytes that are hashed at a time
 _ALIGNMENT = 4096  # bytes: weights beside a model start at pages, where they can be mapped
 
 # The first IR version that knows an element type; all others are older than any version written here.
@@ -239,15 +241,29 @@ def add_tensor(graph: onnx.GraphProto, name: str, tensor: ir.TensorProtocol) -> 
 
 @dataclass(frozen=True)
 class DataFiles:
-    """Files for weights beside a model: their names, the open files, and which weight goes into which."""
+    """Files for weights beside a model: their names, the open files, and which weight goes into which.
+
+    ``held``: where in the one file there is which content, for models that share it.
+    """
 
     names: Sequence[str]
     files: Sequence[BinaryIO]
     place: Mapping[str, int]
+    held: dict[bytes, tuple[int, int]] | None = None
 
     def put(self, name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
         """Put a tensor's content at the end of its file and return the protobuf that says so."""
         number = self.place[name]
+        if self.held is None:
+            return external.refer(
+                header(name, tensor), self.names[number], *self._append(number, name, tensor)
+            )
+        key = tensor_digest(tensor)
+        if key not in self.held:
+            self.held[key] = self._append(number, name, tensor)
+        return external.refer(header(name, tensor), self.names[number], *self.held[key])
+
+    def _append(self, number: int, name: str, tensor: ir.TensorProtocol) -> tuple[int, int]:
         file = self.files[number]
         offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
         file.write(b"\0" * (offset - file.tell()))
@@ -256,7 +272,7 @@ class DataFiles:
             raise OutputError(
                 f"The weight {name!r} wrote {length} bytes where {tensor.nbytes} were announced."
             )
-        return external.refer(header(name, tensor), self.names[number], offset, length)
+        return offset, length
 
 
 def write_model(model: ir.Model, file: BinaryIO, beside: DataFiles | None = None) -> None:
@@ -283,3 +299,17 @@ def write_model(model: ir.Model, file: BinaryIO, beside: DataFiles | None = None
 def has_plain_bytes(tensor: ir.TensorProtocol) -> bool:
     """Whether protobuf holds a tensor's content as bytes: it is not text and has no field of its own."""
     return element_type(tensor) != ir.DataType.STRING and not meta.is_typed(tensor)
+
+
+def tensor_digest(tensor: ir.TensorProtocol) -> bytes:
+    """Return the SHA-256 of a tensor's content, read in pieces so that mapped weights stay in their file."""
+    found = hashlib.sha256()
+    if isinstance(tensor, ir.StringTensor):
+        found.update(repr(list(tensor.string_data())).encode())
+    elif tensor.dtype.bitwidth < 8:
+        found.update(tensor.tobytes())
+    else:
+        flat = tensor.numpy().reshape(-1).view("uint8")
+        for start in range(0, len(flat), _CHUNK):
+            found.update(flat[start : start + _CHUNK].data)
+    return found.digest()
