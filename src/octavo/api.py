@@ -20,7 +20,6 @@ from octavo.core.stats import Stats
 from octavo.errors import RecipeError, closest
 from octavo.model.files.io import ModelSource
 from octavo.pipeline import Options, run_of
-from octavo.pipeline import trained as qat
 from octavo.pipeline.request import Changes, RecipeRequest, style_of
 from octavo.pipeline.weight_inputs import reads_inputs
 from octavo.result import Result, refuse_read_files, written_files
@@ -288,8 +287,10 @@ def convert_qat(
     needed only for ranges that training left open. ``exact=False`` lets activations that were trained on a
     part of their type's integers (0 … 127 of uint8) use all of them, which is faster.
     """
+    from octavo.pipeline import trained
+
     refuse_read_files(written_files(output), model, data=data)
     changes: Changes = {"include": include, "exclude": exclude, "op_types": op_types}
     wanted, sheet = RecipeRequest.of(None, target, changes).resolve(static=True)
     run = run_of(options, output=output, samples=samples)
-    return qat.convert(model, data, style_of(style), wanted, sheet, run, exact=exact)
+    return trained.convert(model, data, style_of(style), wanted, sheet, run, exact=exact)
