@@ -53,7 +53,8 @@ def prepared(
         if run.destination.path is not None:
             check_output(source.model, run.destination.path)
         return source.copy().at_opset(opset)
-    found = load(source, run)
+    with uncollected():
+        found = load(source, run)
     digest = io.fingerprint(found.model) if fingerprint else None
     run.progress("prepare", 0, 1)
     with uncollected():
