@@ -277,6 +277,11 @@ def test_the_summary_says_what_is_in_float16_and_why_the_rest_is_not() -> None:
     assert "1 kept in float32" in text and "1e+06" in text
 
 
+def test_the_summary_says_why_nothing_is_stored() -> None:
+    small = converted(linear(normal(8, 8)), float_type="fp16:storage")
+    assert "no weight stored in float16: none is large enough" in str(small)
+
+
 def test_a_dry_run_says_what_would_be_in_float16() -> None:
     plan = octavo.plan(linear(normal(64, 64)), float_type="fp16:compute")
     assert isinstance(plan.half, HalfCompute) and plan.half.nodes == ("layer",)

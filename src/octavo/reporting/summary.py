@@ -227,6 +227,8 @@ def half_lines(plan: Plan) -> list[str]:
     match plan.half:
         case HalfStorage(float_type, weights, kept):
             line = f"{many(len(weights), 'weight')} stored in {float_type.value}, restored to float32 at load"
+            if not weights and not kept:
+                line = f"no weight stored in {float_type.value}: none is large enough to gain by it"
         case HalfCompute(float_type, nodes, kept, _, io):
             ends = ", inputs and outputs too" if io else ""
             line = f"{many(len(nodes), 'node')} computed in {float_type.value}{ends}"
