@@ -45,6 +45,14 @@ NORMALIZATIONS: dict[str, tuple[int, ...]] = {
 }
 # Sums of squares, of which a magnitude is the root.
 SUMS = frozenset({"Add", "ReduceSum"})
+SQUARES = frozenset({"Pow", "ReduceSumSquare"})
+# Functions of a sum of squares that give the magnitudes of a spectrum, and what keeps a logarithm finite.
+MAGNITUDE_ROOTS = frozenset({"Sqrt", "Log"})
+MAGNITUDE_FLOORS = frozenset({"Clip", "Max"})
+# Operators that join the real and the imaginary part.
+COMPLEX_PARTS = frozenset({"Concat", "Neg"})
+# Products and quotients, with a constant.
+SCALINGS = frozenset({"Mul", "Div"})
 # Operators that compute nothing on floats that a user would look for among those kept in float.
 BOOKKEEPING = frozenset(
     {

@@ -15,7 +15,16 @@ from octavo.core.plan import Bounded, Measured, Plan
 from octavo.core.stats import Range
 from octavo.model.graph import query
 from octavo.ops import rule_of
-from octavo.ops.patterns import KEEP_SCORES, MASK_SCORES, SUMS
+from octavo.ops.patterns import (
+    COMPLEX_PARTS,
+    KEEP_SCORES,
+    MAGNITUDE_FLOORS,
+    MAGNITUDE_ROOTS,
+    MASK_SCORES,
+    SCALINGS,
+    SQUARES,
+    SUMS,
+)
 from octavo.planning.state import Avoid
 
 RATIO = 16.0  # of joined ranges; a larger one leaves the smaller range fewer than 4 bits
@@ -28,10 +37,6 @@ _SCORES = KEEP_SCORES | MASK_SCORES
 _MASKED = (
     "it masks the scores of a Softmax: one scale for scores and mask leaves no resolution for the scores"
 )
-_ROOTS = frozenset({"Sqrt", "Log"})
-_SQUARES = frozenset({"Pow", "ReduceSumSquare"})
-_FLOORS = frozenset({"Clip", "Max"})  # keep a logarithm finite
-_JOINED = frozenset({"Concat", "Neg"})  # the real and the imaginary part
 _SPECTRUM = "its output is a spectrum, whose magnitudes span more than 8 bits hold"
 
 
@@ -59,7 +64,7 @@ def _spectra(nodes: Sequence[ir.Node]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for node in nodes:
-        if node.op_type in _ROOTS and not node.domain:
+        if node.op_type in MAGNITUDE_ROOTS and not node.domain:
             _trace_spectrum(node.inputs[0], found)
     return found
 
@@ -80,17 +85,21 @@ def _trace_spectrum(root: ir.Value | None, found: dict[str, str]) -> None:
         if squared and (is_linear or kind == "STFT"):
             names = [filters] if kind == "STFT" else [filters, maker.name or ""]
             found.update((name, _SPECTRUM) for name in names if name is not None)
-        elif kind in _SQUARES or (kind == "Mul" and maker.inputs[0] is maker.inputs[1]):
+        elif kind in SQUARES or (kind == "Mul" and maker.inputs[0] is maker.inputs[1]):
             todo.append((maker.inputs[0], True, filters))
         elif is_linear and filters is None:
             todo.extend((v, False, maker.name or "") for v in maker.inputs)
-        elif moves or _is_scaled(maker) or kind in (_JOINED if squared else SUMS | _ROOTS | _FLOORS):
+        elif (
+            moves
+            or _is_scaled(maker)
+            or kind in (COMPLEX_PARTS if squared else SUMS | MAGNITUDE_ROOTS | MAGNITUDE_FLOORS)
+        ):
             todo.extend((v, squared, filters) for v in maker.inputs)
 
 
 def _is_scaled(node: ir.Node) -> bool:
     """Whether a node is a product with a constant."""
-    return node.op_type in ("Mul", "Div") and any(query.constant(v) is not None for v in node.inputs if v)
+    return node.op_type in SCALINGS and any(query.constant(v) is not None for v in node.inputs if v)
 
 
 def _steps_to_softmax(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
