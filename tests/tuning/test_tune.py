@@ -188,6 +188,7 @@ def test_while_nothing_is_faithful_enough_more_layers_stay_float() -> None:
     counts = [name for name in (trial.name for trial in tuned.trials) if "layer" in name and "float" in name]
     assert any("1 layer float" in name for name in counts)
     assert any("2 layers float" in name for name in counts)
+    assert any(trial.speed is None for trial in tuned.trials)  # what is too far from float is not timed
 
 
 def test_a_slow_trial_that_is_close_enough_does_not_end_the_search_for_a_faster_one(

@@ -261,7 +261,7 @@ class TrialRunner:
 
     def layers(self, trial: Trial) -> tuple[Layer, ...]:
         """What each quantized layer of a trial loses by itself."""
-        if trial.result is None:
+        if trial.result is None or not trial.result.plan.nodes:
             return ()
         report = self.deadline.checked(self.run.progress)
         report("layers", 0, None)
