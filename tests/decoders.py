@@ -126,7 +126,7 @@ def genai_decoder(*, tied: bool = False, opset: int = 21) -> onnx.ModelProto:
     """GroupQueryAttention and norms of the runtime's own, as onnxruntime-genai's builder writes them."""
     n = _Nodes()
     n.arrays = dict(weights(tied=tied))
-    angles = np.outer(np.arange(64), 100.0 ** -(np.arange(SIZE // 2) / (SIZE // 2)))
+    angles = np.outer(np.arange(512), 100.0 ** -(np.arange(SIZE // 2) / (SIZE // 2)))
     n.constant("cos", np.cos(angles).astype(np.float32))
     n.constant("sin", np.sin(angles).astype(np.float32))
     n.constant("one", np.array([1]))

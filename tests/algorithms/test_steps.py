@@ -32,7 +32,7 @@ def test_options_are_read_from_the_text() -> None:
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("equalise", "Known: smoothquant, awq, equalize"),
+        ("equalise", "Known: smoothquant, awq, cache, equalize"),
         ("smoothquant:beta=1", "has no option 'beta'"),
         ("smoothquant:alpha=big", "alpha must be a number or auto"),
         ("mixed-precision:min-sqnr=nan", "min-sqnr must be a number"),

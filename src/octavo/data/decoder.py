@@ -21,7 +21,7 @@ _FLAG = "use_cache_branch"
 
 def is_past(spec: InputSpec) -> bool:
     """Whether an input is a part of the cache, such as ``past_key_values.0.key``."""
-    return "past" in spec.name.lower() and len(spec.shape) > 2 and spec.dtype.kind in "fV"
+    return "past" in spec.name.lower() and len(spec.shape) > 2 and spec.dtype.kind in "fViu"
 
 
 def empty_past(spec: InputSpec, batch: int) -> Array:
@@ -68,6 +68,28 @@ def filled(
                 f"The input {spec.name!r} of the model can't be made from token ids; give feeds as data."
             )
     return feed
+
+
+def with_own_cache(
+    feed: Mapping[str, Array], specs: Sequence[InputSpec], *, timed: bool = False
+) -> dict[str, Array]:
+    """Return a feed as a model reads it whose cache may have another type.
+
+    It has to be empty. One that is only timed may be as long as it is, and is zeros then.
+    """
+    own: dict[str, Array] = {}
+    for spec in specs:
+        given = feed.get(spec.name)
+        if given is not None and given.dtype != spec.dtype and is_past(spec):
+            if given.size and not timed:
+                raise ModelError(
+                    f"The cache {spec.name!r} of a model is {spec.dtype}, and the data holds one of"
+                    f" {given.dtype}; give texts, or feeds that begin with an empty cache."
+                )
+            sizes = zip(spec.shape, given.shape, strict=True)
+            shape = [dim if isinstance(dim, int) and dim > 0 else size for dim, size in sizes]
+            own[spec.name] = np.zeros(shape, spec.dtype)
+    return {**feed, **own}
 
 
 def past_length(specs: Sequence[InputSpec], past: Mapping[str, Array]) -> int:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from octavo.calibration.engines import Engine, engine_of
 from octavo.core.progress import Progress
+from octavo.data.decoder import with_own_cache
 from octavo.errors import DataError, RecipeError
 from octavo.evaluation import metric_intervals
 from octavo.evaluation.model_paths import check_same_inputs, model_path, model_title
@@ -181,7 +182,7 @@ class Inference:
 
         def run(batch: Batch) -> Rows:
             feed = self.processing.feed(batch)
-            outputs = [session.run(feed) for session in sessions]
+            outputs = [session.run(with_own_cache(feed, session.inputs)) for session in sessions]
             if self.reference is None or not hasattr(self.processing, "rows_beside"):
                 return [self.processing.rows(one, batch, feed) for one in outputs]
             rows_beside = cast(ReferenceProcessing, self.processing).rows_beside

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.core import scratch
+from octavo.data.decoder import is_past
 from octavo.errors import ModelError
 from octavo.model.files import io
 from octavo.model.runtime.session import InputSpec
@@ -45,7 +46,9 @@ def check_same_inputs(specs: Sequence[Sequence[InputSpec]], sources: Sequence[An
 
 
 def _conflict(one: InputSpec, other: InputSpec) -> bool:
-    """Return whether there is no array that both inputs accept."""
+    """Return whether there is no array that both inputs accept; caches may have other types."""
+    if len(one.shape) == len(other.shape) and is_past(one) and is_past(other):
+        return False  # each model begins with a cache of its own
     if one.dtype != other.dtype or len(one.shape) != len(other.shape):
         return True
     fixed = (

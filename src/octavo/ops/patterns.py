@@ -85,5 +85,7 @@ COMMUTE = frozenset({"Add", "Mul", "Max", "Min", "Sum"})
 FOLLOW_LOGITS = frozenset({"Cast", "Mul", "Div", "Add", "Sub", "Tanh", "Softmax", "LogSoftmax", "Identity"})
 # Operators that turn scores into probabilities, or their logarithm.
 MAKE_PROBABILITIES = frozenset({"Softmax", "LogSoftmax"})
+# Attention with a key-value cache, which may have few bits.
+CACHED_ATTENTION = "GroupQueryAttention"
 # What reads a value that is multiplied by its own sigmoid.
 READ_SILU = ("Mul", "Sigmoid")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import onnx_ir as ir
 
 from octavo import calibration, emission, planning
+from octavo.algorithms.steps.cache import Cache
 from octavo.core.plan import HalfCompute, Plan
 from octavo.core.recipe import FloatType
+from octavo.data.decoder import filled, ids_of
 from octavo.model.files import io
 from octavo.model.graph.subgraph_constants import sink
 from octavo.model.prepare.widen import store_narrow
+from octavo.model.runtime.samples import specs_of
 from octavo.model.runtime.session import Feeds
 from octavo.model.runtime.session_inputs import check
 from octavo.model.runtime.verification import verify
@@ -41,7 +45,10 @@ def finish(
         if run.destination.verify:
             check(model)
         run = replace(run, destination=replace(run.destination, verify=False))
-    hand_over(model, run, samples.first if samples is not None else run.destination.sample)
+    sample = samples.first if samples is not None else run.destination.sample
+    if any(report.step == Cache.name and report.changed for report in reports):
+        sample = _with_narrow_cache(model, sample)
+    hand_over(model, run, sample)
     return Result(
         model=model,
         plan=plan,
@@ -61,6 +68,12 @@ def finish(
         data_fingerprint=_data_fingerprint(found),
         steps=reports,
     )
+
+
+def _with_narrow_cache(model: ir.Model, feeds: Feeds | None) -> Feeds | None:
+    """Return the text of a sample as one that begins with an empty cache of the type that it now has."""
+    specs = specs_of(model)
+    return filled(np.asarray(feeds[ids_of(specs).name]), specs) if feeds is not None else None
 
 
 def _unchecked(plan: Plan) -> tuple[str, ...]:

@@ -175,8 +175,10 @@ class RecipeRequest:
             return recipe
         if not static:
             return recipe  # with the model it shows whether its inputs can be sampled
-        if not recipe.steps and self.changes.get("steps") is None and recipe.weights.qtype.bits < 8:
-            recipe = recipe.but(steps=("awq",))
+        is_open = recipe.steps or self.changes.get("steps") is None
+        others = [text for text in recipe.steps if not text.startswith("cache")]
+        if is_open and not others and recipe.weights.qtype.bits < 8:
+            recipe = recipe.but(steps=("awq", *recipe.steps))
         return recipe.but(weight_only=replace(recipe.weight_only, algorithm=WITH_DATA))
 
     @property

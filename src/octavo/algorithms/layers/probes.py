@@ -51,8 +51,8 @@ def probed(model: ir.Model, requested: StatisticsRequests) -> Iterator[dict[str,
             probes.moments(layer)
         for layer in requested.sampled_moments.values():
             probes.moments(layer, sampled=True)
-        for value, axis in requested.extremes.values():
-            probes.extremes(value, axis)
+        for value, axes in requested.extremes.values():
+            probes.extremes(value, axes)
         for classes in requested.histograms.values():
             probes.histograms(classes)
         for replica in requested.replicas.values():
@@ -140,18 +140,20 @@ class Probes:
         self.probe(names["square"], "Mul", [squares, self._matrix(taps.shares[None])], {}, request)
         self._counted(x, names["size"], request, taps.outputs * taps.taps / taps.positions)
 
-    def extremes(self, value: ir.Value, axis: int) -> None:
-        """Find minimum and maximum of each channel."""
+    def extremes(self, value: ir.Value, axes: tuple[int, ...]) -> None:
+        """Find minimum and maximum of each channel, in a row."""
         rank = query.rank(value)
         if rank is None:
             return
-        others = [i for i in range(rank) if i != axis % rank]
+        others = [i for i in range(rank) if i not in {axis % rank for axis in axes}]
         for part, op in (("low", "ReduceMin"), ("high", "ReduceMax")):
             name = f"{PREFIX}{value.name}/{part}"
             if name in self.requests:
                 continue
             operands, attributes = self._reduction(value, others)
-            self.probe(name, op, operands, attributes, Request(channels=0))
+            if len(axes) > 1:
+                operands, attributes = [self.node(op, operands, attributes), self._shape(-1)], {}
+            self.probe(name, "Reshape" if len(axes) > 1 else op, operands, attributes, Request(channels=0))
 
     def histograms(self, classes: ChannelClasses) -> None:
         """Give each class of channels histograms, separate by the magnitude of all channels."""

@@ -32,7 +32,9 @@ class StatisticsRequests:
 
     moments: dict[str, tuple[Layer, bool]] = field(default_factory=dict)  # by layer; True: with Gram matrix
     sampled_moments: dict[str, Layer] = field(default_factory=dict)  # from some samples, beside the others
-    extremes: dict[str, tuple[ir.Value, int]] = field(default_factory=dict)  # by tensor; the channel axis
+    extremes: dict[str, tuple[ir.Value, tuple[int, ...]]] = field(
+        default_factory=dict
+    )  # with axes of channels
     histograms: dict[str, ChannelClasses] = field(default_factory=dict)  # by tensor
     replicas: dict[str, Replica] = field(default_factory=dict)  # by name
     every_gram: bool = False  # however large they are: an algorithm can't do without
@@ -47,9 +49,9 @@ class StatisticsRequests:
         """Request the moments of what layers read in some samples, to compare them with other runs."""
         self.sampled_moments.update((layer.name, layer) for layer in layers)
 
-    def add_extremes(self, value: ir.Value, axis: int) -> None:
-        """Request minimum and maximum of each channel of a tensor."""
-        self.extremes[value.name or ""] = (value, axis)
+    def add_extremes(self, value: ir.Value, *axes: int) -> None:
+        """Request minimum and maximum of each channel of a tensor, which lie along one axis or several."""
+        self.extremes[value.name or ""] = (value, axes)
 
     def add_histograms(self, classes: ChannelClasses) -> None:
         """Request histograms of a tensor."""

@@ -23,6 +23,7 @@ from octavo.targets import Target
 _STEPS: dict[str, str] = {
     "smoothquant": "smoothquant:SmoothQuant",
     "awq": "awq:Awq",
+    "cache": "cache:Cache",
     "equalize": "equalize:Equalize",
     "mixed-precision": "mixed_precision:MixedPrecision",
     "clip": "clip:Clip",
@@ -30,7 +31,7 @@ _STEPS: dict[str, str] = {
     "bias-correction": "bias_correction:BiasCorrection",
 }
 NAMES = tuple(_STEPS)
-FOR_BLOCKS = ("awq",)  # steps of weights in blocks beside float activations
+FOR_BLOCKS = ("awq", "cache")  # steps of weights in blocks beside float activations
 _MIN_SAMPLES = "min_samples"  # an option of every step
 
 

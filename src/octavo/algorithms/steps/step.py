@@ -60,8 +60,9 @@ class StepReport:
         total = self.total if self.total is not None else len(self.changed) + len(self.refused)
         if self.changed:
             percent = f"{-100 * self.fall:+.0f} %".replace("-", "−")
-            done = f"{self.verb} {len(self.changed)} of {total} {self._counted(total)}"
-            return f"{self.step}: {done}, estimated error {percent}"
+            done = f"{self.step}: {self.verb} {len(self.changed)} of {total} {self._counted(total)}"
+            is_estimated = any(one.before or one.after for one in self.changed)
+            return f"{done}, estimated error {percent}" if is_estimated else done
         if not self.refused:
             return f"{self.step}: nothing to change"
         reasons = [refusal.reason for refusal in self.refused]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.core.progress import Progress, silent
+from octavo.data.decoder import with_own_cache
 from octavo.errors import ModelError, RecipeError
 from octavo.evaluation.model_paths import check_same_inputs, model_path, model_title
 from octavo.evaluation.task import F64
@@ -61,16 +62,20 @@ def bench(
         specs = sessions[0].inputs
         check_same_inputs([session.inputs for session in sessions], sources)
         feeds = random_feeds(sessions[0], batch) if data is None else bench_feeds(data, specs, batch)
-        _check_runs(sessions, feeds, sources)
-        calls = [partial(_run_all, session, feeds) for session in sessions]
+        inputs = [session.inputs for session in sessions]
+        own = [[with_own_cache(feed, session.inputs, timed=True) for feed in feeds] for session in sessions]
+        _check_runs(sessions, own, sources)
+        calls = [partial(_run_all, session, mine) for session, mine in zip(sessions, own, strict=True)]
         with on_first_core(threads):
             taken = interleaved(calls, seconds=seconds, clock=CLOCKS[clock], progress=partial(say, "timing"))
             spoken = decoding(sessions, feeds, seconds, CLOCKS[clock])
         taken /= len(feeds)
         del calls, sessions
-        details = _Details(feeds, specs, threads, memory, profile, say)
+        notes: list[str] = []
         found = tuple(
-            details.measured(number, source, path, taken[number], spoken[number] if spoken else None)
+            _Details(own[number], inputs[number], threads, memory, profile, say, notes).measured(
+                number, source, path, taken[number], spoken[number] if spoken else None
+            )
             for number, (source, path) in enumerate(zip(sources, paths, strict=True))
         )
     return Bench(
@@ -81,7 +86,7 @@ def bench(
         threads,
         _described(data, len(feeds)),
         clock,
-        tuple(details.notes),
+        tuple(notes),
     )
 
 
@@ -97,10 +102,10 @@ def _run_all(session: Session, feeds: Sequence[Feed]) -> None:
         session.run(feed)
 
 
-def _check_runs(sessions: Sequence[Session], feeds: Sequence[Feed], sources: Sequence[Any]) -> None:
-    for session, source in zip(sessions, sources, strict=True):
+def _check_runs(sessions: Sequence[Session], feeds: Sequence[Sequence[Feed]], sources: Sequence[Any]) -> None:
+    for session, own, source in zip(sessions, feeds, sources, strict=True):
         try:
-            session.run(feeds[0])
+            session.run(own[0])
         except ModelError as error:
             raise ModelError(
                 f"{model_title(source)} does not run on the samples: {error} Set data=… to samples that "
