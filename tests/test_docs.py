@@ -113,6 +113,23 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / link).exists(), link
 
 
+ANCHOR = re.compile(r"\[[^\]]*\]\(([^)#]*)#([^)]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as Markdown renderers make them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r" +", "-", re.sub(r"[^\w\- ]", "", title.lower()).strip()) for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_anchors_exist(page: Path) -> None:
+    for link, anchor in ANCHOR.findall(page.read_text(encoding="utf-8")):
+        if not link.startswith("http"):
+            assert anchor in anchors(page.parent / link if link else page), f"{link}#{anchor}"
+
+
 def test_the_command_line_page_names_every_verb_and_flag() -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     for verb in VERBS:
