@@ -76,8 +76,25 @@ def test_an_answer_of_another_shape_is_worthless() -> None:
     assert fidelity([{"y": np.ones((1, 4))}], [{"y": np.ones((2, 4))}]).sqnr_db == -math.inf
 
 
-def test_integers_are_not_judged() -> None:
-    assert fidelity([{"n": np.array([1])}], [{"n": np.array([2])}]).sqnr_db == math.inf
+def test_integers_beside_floats_are_not_judged() -> None:
+    x = np.ones((1, 4), np.float32)
+    assert fidelity([{"n": np.array([1]), "x": x}], [{"n": np.array([2]), "x": x}]).sqnr_db == math.inf
+
+
+def test_integers_alone_are_labels() -> None:
+    labels = np.arange(200).reshape(1, 200) % 7
+    wrong = labels.copy()
+    wrong[0, :2] += 1
+    found = fidelity([{"n": labels}], [{"n": wrong}])
+    assert found.agreement == 0.99
+    assert found.sqnr_db == pytest.approx(10 * math.log10(200 / 4))
+
+
+def test_the_label_nearly_everywhere_does_not_count_as_agreement() -> None:
+    mask = np.zeros((1, 10, 10), np.int64)
+    mask[0, :2, :5] = 1
+    missed = np.zeros_like(mask)
+    assert fidelity([{"mask": mask}], [{"mask": missed}]).agreement == 0.0
 
 
 def test_padding_does_not_count_where_a_mask_names_it() -> None:

@@ -7,6 +7,8 @@ direction. The worst part counts::
 
     SQNR = 10 · log10( Σ x² / Σ (x − y)² )   over all samples that were held back
 
+A model whose outputs are all integers (labels, ids) is judged by how many of them are equal.
+
 Where it is known what is read from an output (:mod:`octavo.tuning.heads`), or where it is scores of classes,
 the share of equal answers is counted as well. A class that is the answer nearly everywhere (background, the
 blank of a text reader) says nothing: places where both models give it are left out. So is padding, where an
@@ -47,6 +49,7 @@ class Part:
     classes: int | None = None  # the axis of classes, where it holds scores
     common: int | None = None  # the class that is the answer nearly everywhere
     unit: bool = False  # vectors that are compared by direction
+    labels: bool = False  # integers, which are equal or not
 
     def of(self, answers: Answers, expected: Answers) -> F64:
         """Return its numbers."""
@@ -182,7 +185,22 @@ def outputs_of(answers: Sequence[Answers], inputs: Answers | None = None) -> Out
             found.append(RowPart(name, rows))
         elif not any(isinstance(part, BoxPart) and name in part.reader.outputs for part in found):
             found.extend(_parts(name, seen, name in read, decided, channels))
-    return Outputs(tuple(found), readers)
+    return Outputs(tuple(found) or _labels(answers), readers)
+
+
+def _labels(answers: Sequence[Answers]) -> tuple[Part, ...]:
+    """Return the outputs of integers: what there is to judge where no output is of floats."""
+    found = []
+    for name, first in answers[0].items():
+        if first.dtype.kind in "iub" and first.size:
+            kinds, counts = np.unique(
+                np.concatenate([one[name].ravel() for one in answers]), return_counts=True
+            )
+            is_common = len(kinds) > 1 and counts.max() > _COMMON * counts.sum()
+            found.append(
+                Part(name, name, common=int(kinds[counts.argmax()]) if is_common else None, labels=True)
+            )
+    return tuple(found)
 
 
 def _rows_read(seen: Sequence[F64], readers: Sequence[Reader]) -> RowReader | None:
@@ -342,6 +360,10 @@ def _tally(part: AnyPart, x: F64, y: F64, mask: npt.NDArray[np.bool_] | None = N
         same, places = int(np.count_nonzero((mine == theirs) & counts)), int(np.count_nonzero(counts))
     if x.shape != y.shape:
         return Tally(float(np.sum(x * x)), math.nan)
+    if isinstance(part, Part) and part.labels:  # vectors with a one at the label: one that differs is two off
+        counts = np.ones(x.shape, bool) if part.common is None else (x != part.common) | (y != part.common)
+        places, other = int(np.count_nonzero(counts)), int(np.count_nonzero(x != y))
+        return Tally(places, 2 * other, places - other, places)
     return Tally(float(np.sum(x * x)), float(np.sum((x - y) ** 2)), same, places)
 
 
