@@ -24,8 +24,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -35,6 +35,9 @@ WHOLE = 45.0  # minutes for all stages; one that would begin later is skipped
 _GRACE = 10.0  # seconds between the request to end and the end
 _NOTE = 120  # characters of a note in the table
 _TAIL = 60  # lines of output that are kept, for the reason and for pytest's closing line
+_SKIP = re.compile(
+    r"^SKIPPED \[(\d+)\] (?:\S+: )?(.+)$"
+)  # a line of pytest -rs: how many tests, where, and why
 _CLOSING = re.compile(r"\b\d+ (?:passed|failed|errors?)\b.* in [\d.]+s")
 
 PASSED, FAILED, SKIPPED, UNFINISHED = "passed", "FAILED", "skipped", "not finished"
@@ -61,6 +64,7 @@ class Outcome:
     state: str
     seconds: float
     note: str
+    skips: Mapping[str, int] = field(default_factory=dict)  # tests that were skipped within it, by the reason
 
 
 def _no_zoo() -> str:
@@ -101,18 +105,24 @@ STAGES = (
 )
 
 
-def run_command(command: Sequence[str], seconds: float) -> tuple[int | None, list[str]]:
-    """Run a command with its output passed on; returns its exit code, None if it was ended, and the tail."""
+def run_command(
+    command: Sequence[str], seconds: float, skips: collections.Counter[str] | None = None
+) -> tuple[int | None, list[str]]:
+    """Run a command with its output passed on; returns its exit code, None if it was ended, and the tail.
+
+    ``skips`` counts the reasons for which pytest skipped tests.
+    """
     tail: collections.deque[str] = collections.deque(maxlen=_TAIL)
     print(f"\n$ {' '.join(command)}", flush=True)
     try:
         child = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             start_new_session=True,
+            env={**os.environ, "PYTEST_ADDOPTS": f"{os.environ.get('PYTEST_ADDOPTS', '')} -rs"},
         )  # fmt: skip
     except OSError as error:
         return 127, [f"{command[0]}: {error.strerror}"]
-    reader = threading.Thread(target=_pass_on, args=(child.stdout, tail), daemon=True)
+    reader = threading.Thread(target=_pass_on, args=(child.stdout, tail, skips), daemon=True)
     reader.start()
     code: int | None
     try:
@@ -125,12 +135,16 @@ def run_command(command: Sequence[str], seconds: float) -> tuple[int | None, lis
     return code, list(tail)
 
 
-def _pass_on(stream: IO[bytes] | None, tail: collections.deque[str]) -> None:
+def _pass_on(
+    stream: IO[bytes] | None, tail: collections.deque[str], skips: collections.Counter[str] | None
+) -> None:
     for line in stream or ():
         text = line.decode("utf-8", "replace")
         sys.stdout.write(text)
         sys.stdout.flush()
-        if text.strip():
+        if skips is not None and (found := _SKIP.match(text.rstrip())) is not None:
+            skips[found[2]] += int(found[1])
+        elif text.strip():
             tail.append(text.rstrip())
 
 
@@ -149,9 +163,10 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def run_stage(stage: Stage, left: float) -> Outcome:
     """Run a stage in its minutes, or in the seconds that are left if these are fewer."""
     begin = time.monotonic()
+    skips: collections.Counter[str] = collections.Counter()
 
     def outcome(state: str, note: str = "") -> Outcome:
-        return Outcome(stage.name, state, time.monotonic() - begin, note)
+        return Outcome(stage.name, state, time.monotonic() - begin, note, skips)
 
     limit = min(60 * stage.minutes, left)
     if limit <= 0:
@@ -164,7 +179,7 @@ def run_stage(stage: Stage, left: float) -> Outcome:
             how = "took too long" if code is None else "failed"
             name = " ".join(" ".join(command).split())[:60]
             return outcome(SKIPPED, f"'{name}' {how}: {tail[-1] if tail else 'no output'}")
-    code, tail = run_command(stage.command, limit - (time.monotonic() - begin))
+    code, tail = run_command(stage.command, limit - (time.monotonic() - begin), skips)
     note = next((line.strip("= ") for line in reversed(tail) if _CLOSING.search(line)), "")
     if code is None:
         return outcome(UNFINISHED, f"ended after {limit / 60:.0f} minutes")
@@ -197,7 +212,7 @@ def _again(stage: Stage, first: Outcome, end: float) -> Outcome:
     if second.state != PASSED:
         return first
     note = f"second run: {second.note}; the first failed: {first.note}"
-    return Outcome(stage.name, SECOND, first.seconds + second.seconds, note)
+    return Outcome(stage.name, SECOND, first.seconds + second.seconds, note, second.skips)
 
 
 def is_failure(stage: Stage, outcome: Outcome) -> bool:
@@ -211,6 +226,10 @@ def table(outcomes: Sequence[Outcome]) -> str:
     for one in outcomes:
         clock = f"{one.seconds // 60:.0f}:{one.seconds % 60:02.0f}"
         lines.append(f"{one.name:32} {one.state:13} {clock:>8}  {one.note[:_NOTE]}".rstrip())
+    if any(one.skips for one in outcomes):
+        lines += ["", "tests that were skipped, and why"]
+    for one in outcomes:
+        lines += [f"{one.name:32} {count:5}  {why[:_NOTE]}" for why, count in sorted(one.skips.items())]
     return "\n".join(lines)
 
 

@@ -75,6 +75,12 @@ def test_a_stage_is_passed_failed_skipped_or_not_finished(
     assert "7 passed" in capfd.readouterr().out
 
 
+def test_the_table_says_why_tests_within_a_stage_were_skipped(ci: ModuleType) -> None:
+    said = "echo 'SKIPPED [3] tests/a.py:7: there is no zoo'; echo '4 passed, 3 skipped in 0.12s'"
+    found = ci.run_stages([ci.Stage("tests", _shell(said), 1)])
+    assert ci.table(found).splitlines()[-1].split(maxsplit=2) == ["tests", "3", "there is no zoo"]
+
+
 def test_a_stage_that_fails_once_is_run_again_and_the_table_says_so(ci: ModuleType, tmp_path: Path) -> None:
     once = _shell(f"[ -e {tmp_path}/seen ] || {{ touch {tmp_path}/seen; echo '1 failed in 1.00s'; exit 1; }}")
     (found,) = ci.run_stages([ci.Stage("page", once, 1)])

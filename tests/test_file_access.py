@@ -76,14 +76,13 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tarfile.open": "members are read as streams, never extracted",
     },
     "data/readers/tensor_files.py": {
-        ".read_bytes()": "a regular file", ".FromString()": "a tensor, checked like one of a model",
+        ".FromString()": "a tensor, checked like one of a model",
     },
     "data/readers/text_files.py": {".open(mode)": "a regular file, line by line"},
     "data/images/image_decoding.py": {"Image.open": "regular files, few formats, bounded pixels"},
     "data/named_functions.py": {"importlib.import_module": "module:function, which the user writes out"},
-    "evaluation/label_files.py": {".read_text()": "a regular file up to 1 GiB"},
     "calibration/saved.py": {
-        ".read_bytes()": "a regular file, under a digest", ".unlink()": "a checkpoint that has served",
+        ".unlink()": "a checkpoint that has served",
     },
     "quantization/_work.py": {".read_bytes()": "the model that the output replaces, for the loader"},
     # files that Octavo itself has written, in a folder of the run

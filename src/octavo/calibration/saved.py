@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.calibration.statistics import KINDS
-from octavo.core.files import replacing
+from octavo.core.files import read_bytes, replacing
 from octavo.core.origin import Origin
 from octavo.core.requests import Request
 from octavo.core.stats import Stats
@@ -19,15 +19,14 @@ from octavo.errors import TableError
 
 INTERVAL = 5.0  # seconds between checkpoints, at least
 _MIN_WORK = 20  # a checkpoint is due when the work since the last took this many times as long as writing it
+_MAX_BYTES = 16 << 30  # of statistics, which are read whole
 _MAX_FILES = 10_000  # of a folder, whose names and sizes identify the data
 
 
 def load(path: str | Path) -> Stats:
     """Return the statistics of a file."""
     try:
-        if Path(path).exists() and not Path(path).is_file():
-            raise TableError("it is not a regular file; give a file that 'octavo calibrate' wrote.")
-        return Stats.from_bytes(Path(path).read_bytes(), KINDS)
+        return Stats.from_bytes(read_bytes(path, _MAX_BYTES), KINDS)
     except OSError as error:
         raise TableError(f"The statistics {path} can't be read: {error.strerror or error}.") from error
     except TableError as error:

@@ -70,7 +70,7 @@ class SignalView:
             self.numbers[node.outputs[0]] = ScaleAndZero(node.inputs[1], query.operand(node, 2))
         elif node.op_type == "DequantizeLinear" and node.inputs[0] is not None and node.inputs[1] is not None:
             self.numbers.setdefault(node.inputs[0], ScaleAndZero(node.inputs[1], query.operand(node, 2)))
-        elif node.op_type == "DynamicQuantizeLinear":
+        elif node.op_type == "DynamicQuantizeLinear" and len(node.outputs) > 2:
             self.numbers[node.outputs[0]] = ScaleAndZero(node.outputs[1], node.outputs[2])
 
     def _note(self, unit: Unit) -> None:

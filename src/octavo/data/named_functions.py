@@ -31,10 +31,10 @@ def named_function(name: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
         function = getattr(module, function_name, None)
     except Exception as error:  # a module may raise anything while it is loaded
-        raise DataError(
-            f"{name} can't be called: {type(error).__name__}: {error}; run octavo in the folder of the file, "
-            "and name it without .py, as module:function."
-        ) from error
+        advice = f"run octavo in the folder where {module_name} lies"
+        if module_name.endswith(".py"):
+            advice = f"name the module without .py, as {module_name.removesuffix('.py')}:{function_name}"
+        raise DataError(f"{name} can't be called: {type(error).__name__}: {error}; {advice}.") from error
     finally:
         if added:
             sys.path.remove(here)

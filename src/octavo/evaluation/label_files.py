@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from octavo.core.files import read_bytes
 from octavo.errors import DataError, closest
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".json")
@@ -29,13 +30,12 @@ Entry = tuple[str | None, Any]
 def read_text(path: Path, what: str) -> str:
     """Return the text of a file, or raise with the reason."""
     try:
-        if path.exists() and (not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES):
-            raise DataError(f"The {what} {path} is not a regular file of at most 1 GiB; give a text file.")
-        return path.read_text(encoding="utf-8-sig")
+        return read_bytes(path, _MAX_FILE_BYTES).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise DataError(f"There is no {what} at {path}; give the path of an existing file.") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"The {what} {path} can't be read as UTF-8 text: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"The {what} {path} can't be read as UTF-8 text: {reason}.") from error
 
 
 def read_json(path: Path, what: str) -> Any:

@@ -14,10 +14,13 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from octavo.core.files import read_bytes
 from octavo.data.readers.array_samples import Arrays, cuts, only_input
 from octavo.data.source import Array, FoundIn, Sample, Specs, in_order, span
 from octavo.errors import DataError, ModelError
 from octavo.model.files.bounds import check_tensor
+
+_MOST_BYTES = 2 << 30  # protobuf takes no more
 
 
 def read(data: object, specs: Specs) -> TensorBundle | DataSets | None:
@@ -91,9 +94,7 @@ def _data_set(folder: Path, specs: Specs) -> Sample:
 def read_tensor(path: Path) -> tuple[str, Array]:
     """Read the name and the values of a serialized tensor; one that points to another file is refused."""
     try:
-        if not path.is_file():
-            raise DataError(f"{path} can't be read as a tensor: it is not a regular file.")
-        proto = onnx.TensorProto.FromString(path.read_bytes())
+        proto = onnx.TensorProto.FromString(read_bytes(path, _MOST_BYTES))
         if proto.data_location == onnx.TensorProto.EXTERNAL:
             raise DataError(f"{path} keeps its values in another file; save the tensor with its values.")
         if proto.data_type == onnx.TensorProto.UNDEFINED:
@@ -103,4 +104,5 @@ def read_tensor(path: Path) -> tuple[str, Array]:
     except ModelError as error:
         raise DataError(str(error)) from error
     except (DecodeError, ValueError, TypeError, OSError, KeyError, OverflowError, MemoryError) as error:
-        raise DataError(f"{path} can't be read as a tensor: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path} can't be read as a tensor: {reason}.") from error
