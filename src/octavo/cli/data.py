@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -166,7 +167,7 @@ def separate_data(arguments: Sequence[str]) -> list[str]:
     for word in arguments:
         is_flag = word.startswith("-")
         follows = inside and len(found) > 1 and found[-2] == "--data" and not is_flag
-        is_data = Path(word).exists() or Path(word.partition("=")[2] or word).exists()
+        is_data = any(os.path.exists(one) for one in (word, word.partition("=")[2]))  # noqa: PTH110 - long names
         if follows and not word.lower().endswith(".onnx") and is_data:
             found += ["--data", word]
             continue
