@@ -277,8 +277,8 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "Errors and warnings": (
         (
-            "Every error is an `OctavoError` as well as of the type that stock raises; the sentences differ, and keep the words that people match",
-            "ValueError, RuntimeError and so on",
+            "Every error is an `OctavoError` as well as of the type that stock raises; the sentences differ, and keep the words that people match. A file that is missing or not a model is a `ModelError`",
+            "ValueError, RuntimeError and so on; for files, errors of onnx",
         ),
         (
             "Commands fail with a sentence and a nonzero exit code, functions raise",
@@ -307,7 +307,7 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "more operators, and weights only where nothing else is possible",
         ),
         (
-            "Classes of `operators` can be subclassed and queried; their `quantize` raises NotImplementedError and names what to call instead",
+            "Classes of `operators` can be subclassed and queried; their `quantize` raises NotImplementedError and names what to call instead. A class that a caller puts into a registry has no effect, and a warning says so",
             "each writes its nodes",
         ),
         (

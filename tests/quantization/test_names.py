@@ -16,12 +16,14 @@ from octavo.quantization.operators.conv import QDQConv
 from octavo.quantization.operators.gemm import get_beta, is_B_transposed, set_default_beta
 from octavo.quantization.operators.qdq_base_operator import QDQOperatorBase
 
-from octavo.quantization import CalibrationMethod, TensorsData, quant_utils
+from octavo.quantization import CalibrationMethod, TensorsData, quant_utils, quantize_static, registry
+from octavo.quantization._errors import QuantizationWarning
 from octavo.quantization.CalTableFlatBuffers import KeyValue, TrtTable
 from octavo.quantization.cuda_quantizer import CudaQuantizer, _pack_weights_for_cuda_mixed_gemm
 from octavo.quantization.neural_compressor import onnx_model, util
 
-from .graphs import gemm
+from .graphs import CASES, gemm
+from .peer import Reader, samples
 
 STOCK, OWN = "onnxruntime.quantization", "octavo.quantization"
 TAKEN_FROM = ("onnx", "onnx.helper", "onnx.reference", "onnxruntime", "onnxruntime.capi._pybind_state")
@@ -159,3 +161,16 @@ def test_the_vendored_packages_model_and_helpers(tmp_path: Path) -> None:
     assert util.find_by_name(weight, proto.graph.initializer).name == weight
     assert util.to_numpy([1.0, 2.0]).tolist() == [1, 2]
     assert util.MAXIMUM_PROTOBUF == 2**31
+
+
+def test_a_registered_class_that_has_no_effect_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Own(QDQOperatorBase):
+        def quantize(self) -> None:
+            self.quantizer.quantize_activation_tensor(self.node.input[0])
+
+    made = CASES["Tanh"]()
+    monkeypatch.setitem(registry.QDQRegistry, "Tanh", Own)
+    with pytest.warns(QuantizationWarning, match="Own has no effect on how Tanh is quantized"):
+        quantize_static(made, tmp_path / "out.onnx", Reader(samples(made)), op_types_to_quantize=["Tanh"])

@@ -128,13 +128,7 @@ class HistogramCollector(CalibrationDataCollector):
             for array in _several(arrays):
                 state.update(array)  # type: ignore[attr-defined]
 
-    def collect_value(self, name_to_arr: Mapping[str, Any]) -> None:
-        """The same as :meth:`collect`: counts keep the sign."""
-        self.collect(name_to_arr)
-
-    def collect_absolute_value(self, name_to_arr: Mapping[str, Any]) -> None:
-        """The same as :meth:`collect`: magnitudes are read off the counts of both sides."""
-        self.collect(name_to_arr)
+    collect_value = collect_absolute_value = collect  # magnitudes are read off the counts of both sides
 
     def get_histogram_dict(self) -> dict[str, Centred]:
         """``(counts, edges, lowest, highest, threshold)`` of each tensor, centred on zero."""

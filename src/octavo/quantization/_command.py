@@ -23,7 +23,10 @@ def as_bool(text: str) -> bool:
 
 
 def add_flag(
-    parser: argparse.ArgumentParser | argparse._ArgumentGroup, *names: str, help: str, default: bool = False
+    parser: argparse.ArgumentParser,
+    *names: str,
+    help: str,
+    default: bool | None = False,
 ) -> None:
     """A flag that may stand alone or be followed by True or False."""
     parser.add_argument(

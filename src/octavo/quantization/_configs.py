@@ -51,15 +51,9 @@ class StaticQuantConfig(QuantConfig):
         calibration_providers: Sequence[str] | None = None,
         extra_options: dict[str, Any] | None = None,
     ) -> None:
+        nodes = (op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
         super().__init__(
-            activation_type=activation_type,
-            weight_type=weight_type,
-            op_types_to_quantize=op_types_to_quantize,
-            nodes_to_quantize=nodes_to_quantize,
-            nodes_to_exclude=nodes_to_exclude,
-            per_channel=per_channel,
-            reduce_range=reduce_range,
-            use_external_data_format=use_external_data_format,
+            activation_type, weight_type, *nodes, per_channel, reduce_range, use_external_data_format
         )
         self.calibration_data_reader = calibration_data_reader
         self.calibrate_method = calibrate_method
@@ -82,13 +76,8 @@ class DynamicQuantConfig(QuantConfig):
         use_external_data_format: bool = False,
         extra_options: dict[str, Any] | None = None,
     ) -> None:
+        nodes = (op_types_to_quantize, nodes_to_quantize, nodes_to_exclude)
         super().__init__(
-            op_types_to_quantize=op_types_to_quantize,
-            per_channel=per_channel,
-            reduce_range=reduce_range,
-            weight_type=weight_type,
-            nodes_to_quantize=nodes_to_quantize,
-            nodes_to_exclude=nodes_to_exclude,
-            use_external_data_format=use_external_data_format,
+            QuantType.QUInt8, weight_type, *nodes, per_channel, reduce_range, use_external_data_format
         )
         self.extra_options = extra_options or {}

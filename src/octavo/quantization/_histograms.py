@@ -84,16 +84,8 @@ class EntropyCalibrater(HistogramCalibrater):
         num_bins: int = 128,
         num_quantized_bins: int = 128,
     ) -> None:
-        super().__init__(
-            model_path,
-            op_types_to_calibrate,
-            augmented_model_path,
-            use_external_data_format,
-            method,
-            symmetric,
-            num_bins,
-            num_quantized_bins,
-        )
+        model = (model_path, op_types_to_calibrate, augmented_model_path, use_external_data_format)
+        super().__init__(*model, method, symmetric, num_bins, num_quantized_bins)
 
 
 class PercentileCalibrater(HistogramCalibrater):
@@ -110,16 +102,8 @@ class PercentileCalibrater(HistogramCalibrater):
         num_bins: int = 2048,
         percentile: float = 99.999,
     ) -> None:
-        super().__init__(
-            model_path,
-            op_types_to_calibrate,
-            augmented_model_path,
-            use_external_data_format,
-            method,
-            symmetric,
-            num_bins,
-            percentile=percentile,
-        )
+        model = (model_path, op_types_to_calibrate, augmented_model_path, use_external_data_format)
+        super().__init__(*model, method, symmetric, num_bins, percentile=percentile)
 
 
 class DistributionCalibrater(HistogramCalibrater):
@@ -135,12 +119,5 @@ class DistributionCalibrater(HistogramCalibrater):
         num_bins: int = 128,
         scenario: str = "same",
     ) -> None:
-        super().__init__(
-            model_path,
-            op_types_to_calibrate,
-            augmented_model_path,
-            use_external_data_format,
-            method,
-            num_bins=num_bins,
-            scenario=scenario,
-        )
+        model = (model_path, op_types_to_calibrate, augmented_model_path, use_external_data_format)
+        super().__init__(*model, method, num_bins=num_bins, scenario=scenario)

@@ -44,14 +44,8 @@ class MinMaxCalibrater(CalibraterBase):
         max_intermediate_outputs: int | None = None,
         per_channel: bool = False,
     ) -> None:
-        super().__init__(
-            model_path,
-            op_types_to_calibrate,
-            augmented_model_path,
-            symmetric,
-            use_external_data_format,
-            per_channel,
-        )
+        model = (model_path, op_types_to_calibrate, augmented_model_path)
+        super().__init__(*model, symmetric, use_external_data_format, per_channel)
         if moving_average and not 0 <= averaging_constant <= 1:
             raise ValueError(
                 f"An averaging constant of {averaging_constant} is out of range; choose one between 0 and 1."

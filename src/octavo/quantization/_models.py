@@ -35,6 +35,17 @@ def optimize_model(model_path: str | Path, opt_model_path: str | Path) -> None:
     io.save(session.optimized(Path(model_path), "basic"), opt_model_path)
 
 
+def save_prepared(
+    model: ir.Model, output: str | Path, beside: bool, location: str | None, least: int, one_file: bool
+) -> None:
+    """Write a model; weights of at least so many bytes beside it on request, in one file or one each."""
+    if beside:
+        one_file = one_file or location is not None
+        io.save(model, output, external_data=True, location=location, least=least, one_file=one_file)
+    else:
+        io.save(model, output)
+
+
 def _with_metadata(model: ModelProto, key: str) -> None:
     kept = {entry.key: entry.value for entry in model.metadata_props}
     onnx.helper.set_model_props(model, {**kept, key: _MAKER})

@@ -26,6 +26,7 @@ _IMPORTED = (
     "onnx.reference",
     "ml_dtypes",
 )
+_TRANSFORMERS = ("extract_raw_data_from_model", "has_external_data")  # of onnxruntime.transformers.onnx_utils
 
 
 def elsewhere(module: str) -> Callable[[str], Any]:
@@ -39,7 +40,8 @@ def elsewhere(module: str) -> Callable[[str], Any]:
                 found = importlib.import_module(f"{PACKAGE}.{home}")
                 if name in found.__all__:
                     return getattr(found, name)
-            for home in _IMPORTED:
+            more = ("onnxruntime.transformers.onnx_utils",) if name in _TRANSFORMERS else ()
+            for home in (*_IMPORTED, *more):
                 found = importlib.import_module(home)
                 if callable(getattr(found, name, None)):
                     return getattr(found, name)

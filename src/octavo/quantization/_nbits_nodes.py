@@ -65,17 +65,11 @@ class DefaultWeightOnlyQuantizer:
         """Packed integers, scales and zero points of a weight [K, N], in the configured format."""
         return stored_parts(np.asarray(fp32weight), self._request())
 
-    def quantize_matmul(self, node: NodeProto, graph_stack: list[GraphProto]) -> list[NodeProto]:
-        """Return the nodes that stand for a MatMul; the constants are added to its weight's graph."""
-        return quantize_in_stack(node, graph_stack, self._request())
-
-    def quantize_gather(self, node: NodeProto, graph_stack: list[GraphProto]) -> list[NodeProto]:
-        """Return the node that stands for a Gather; the constants are added to its table's graph."""
-        return quantize_in_stack(node, graph_stack, self._request())
-
     def quantize(self, node: NodeProto, graph_stack: list[GraphProto]) -> list[NodeProto]:
-        """Return the nodes that stand for one; those of other types stay."""
+        """Return the nodes that stand for one; the constants go to its weight's graph. Others stay."""
         return quantize_in_stack(node, graph_stack, self._request())
+
+    quantize_matmul = quantize_gather = quantize
 
     @staticmethod
     def quant_slice_symmetric(data: Array) -> tuple[Array, Array]:

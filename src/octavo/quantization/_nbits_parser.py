@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from octavo.quantization._command import add_flag
+
 _METHODS = ("default", "hqq", "rtn", "k_quant", "gptq", "nvidia_awq")
 
 
@@ -20,12 +22,6 @@ def parse_key_value_pair(s: str) -> tuple[str, int]:
     return key, int(value)
 
 
-def _switch(text: str) -> bool:
-    if text.lower() not in ("true", "false", "1", "0"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return ort_convert_str_to_bool(text)
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the flags."""
     made = argparse.ArgumentParser(
@@ -38,8 +34,8 @@ def parser() -> argparse.ArgumentParser:
     add("--block_size", type=int, default=32, help="weights to a scale (default: 32)")
     add("--quant_method", default="default", choices=_METHODS, help="the algorithm")
     add("--bits", type=int, default=4, help="bits of a weight: 2, 4 or 8 (default: 4)")
-    add("--symmetric", type=_switch, nargs="?", const=True, default=None, metavar="true|false",
-        help="without zero points (default: true; k_quant and hqq use zero points unless asked)")  # fmt: skip
+    without = "without zero points (default: true; k_quant and hqq use zero points unless asked)"
+    add_flag(made, "--symmetric", default=None, help=without)
     add("--accuracy_level", type=int, help="what the kernel computes in: 1 float32, 2 float16, 4 int8")
     add("-v", "--verbose", action="store_true", help="say what stays float, and why")
     add("--nodes_to_exclude", nargs="+", default=[], metavar="NODE", help="nodes that stay float")

@@ -12,11 +12,13 @@ from onnx import TensorProto
 from octavo.core import affine, kernels
 from octavo.core.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from octavo.core.qparams import QParams
-from octavo.core.qtypes import FLOAT8E4M3FN, INT8, INT16, QTYPES, UINT8, UINT16, QType
+from octavo.core.qtypes import FLOAT8E4M3FN, INT8, INT16, INT32, QTYPES, UINT8, UINT16, QType
 from octavo.core.scheme import Scheme
 from octavo.quantization._types import QuantType
+from octavo.quantization._values import QuantizationParams
 
 Array = npt.NDArray[Any]
+Tensors = list[TensorProto]
 
 
 def qtype_of(quant_type: Any) -> QType:
@@ -235,3 +237,63 @@ def normalize_axis(axis: int, rank: int) -> tuple[bool, int]:
 def pack_bytes_to_4bit(src_8bit: bytes) -> bytearray:
     """Two 4-bit numbers in a byte, the first in the low half."""
     return bytearray(kernels.pack_flat(np.frombuffer(src_8bit, np.uint8), 4).tobytes())
+
+
+# ---- Initializers of single quantized tensors
+
+
+def weight_tensors(
+    weight: TensorProto,
+    kind: Any,
+    symmetric: bool,
+    reduce_range: bool,
+    min_range: float | None,
+    axis: int | None = None,
+) -> Tensors:
+    """Integers, zero point and scale of a weight: with one scale, or one for each index along an axis."""
+    grain: Granularity = PerTensor() if axis is None else PerChannel(axis)
+    scheme = Scheme(qtype_of(kind), grain, symmetric, min_range=min_range, reduce_range=reduce_range)
+    content = onnx.numpy_helper.to_array(weight)
+    params = affine.from_range(*kernels.extremes(content, grain), scheme, content.dtype)
+    integers = quantize_onnx_initializer(
+        weight, scheme.qtype.onnx, params.zero_point, params.scale, axis, f"{weight.name}_quantized"
+    )
+    return [
+        integers,
+        _typed(f"{weight.name}_zero_point", params.zero_point, scheme.qtype.onnx),
+        _typed(f"{weight.name}_scale", params.scale, weight.data_type),
+    ]
+
+
+def params_tensors(name: str, params: QuantizationParams) -> Tensors:
+    """Zero point and scale of an activation."""
+    scale = np.asarray(params["scale"])
+    kind = onnx.helper.np_dtype_to_tensor_dtype(scale.dtype)
+    return [
+        _typed(f"{name}_zero_point", np.asarray(params["zero_point"]), params["quant_type"]),
+        _typed(f"{name}_scale", scale, kind),
+    ]
+
+
+def bias_tensors(
+    bias: TensorProto, input_scale: Any, weight_scale: Any, beta: float
+) -> tuple[Tensors, Array]:
+    """Integers, scale and zero point of an int32 bias, and the scale; ``beta`` goes with the input."""
+    scales = [np.asarray(s, np.float32).reshape(-1) for s in (input_scale, weight_scale)]
+    x = QParams((scales[0] * np.float32(beta)).reshape(()), np.zeros((), np.int8), INT8)
+    grain: Granularity = PerTensor() if scales[1].size == 1 else PerChannel(0)
+    own = scales[1].reshape(()) if scales[1].size == 1 else scales[1]
+    w = QParams(own, np.zeros((), np.int8), INT8, grain)
+    params = affine.bias_params(x, w)
+    integers = kernels.quantize(onnx.numpy_helper.to_array(bias), params)
+    scale = np.atleast_1d(params.scale)
+    made = [
+        onnx.numpy_helper.from_array(integers, f"{bias.name}_quantized"),
+        onnx.numpy_helper.from_array(scale, f"{bias.name}_quantized_scale"),
+        _typed(f"{bias.name}_quantized_zero_point", params.zero_point, INT32.onnx),
+    ]
+    return made, scale
+
+
+def _typed(name: str, content: Array, kind: int) -> TensorProto:
+    return onnx.helper.make_tensor(name, kind, content.shape, np.asarray(content).reshape(-1).tolist())

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from octavo.core import affine
-from octavo.quantization._impl import params_tensors
+from octavo.quantization._numbers import params_tensors
 from octavo.quantization._types import QuantizedValueType
 from octavo.quantization._values import QuantizedValue
 from octavo.quantization.base_quantizer import BaseQuantizer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def _as_float(key: str, value: Any) -> Any:
         raise ValueError(f"{key} of a TensorData is a number or an array, not {value!r}.") from None
 
 
-class TensorsData:
+class TensorsData(Mapping[str, TensorData]):
     """A :class:`TensorData` for each tensor; ``(low, high)`` or ``(low, high, hist, bins)`` will do."""
 
     def __init__(
@@ -93,9 +93,6 @@ class TensorsData:
     def __iter__(self) -> Iterator[str]:
         return iter(self.data)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self.data
-
     def __len__(self) -> int:
         return len(self.data)
 
@@ -108,18 +105,6 @@ class TensorsData:
                 f"The tensor {key!r} is not among those calibrated; only these can be changed."
             )
         self.data[key] = _entry(key, value)
-
-    def keys(self) -> KeysView[str]:
-        """Return the tensors' names."""
-        return self.data.keys()
-
-    def values(self) -> ValuesView[TensorData]:
-        """Return what is known of them."""
-        return self.data.values()
-
-    def items(self) -> ItemsView[str, TensorData]:
-        """Names and what is known."""
-        return self.data.items()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cache's own form."""

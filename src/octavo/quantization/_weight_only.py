@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -182,28 +182,6 @@ def _one(name: str, entry: Any, base: BlockScheme) -> BlockScheme | None:
         int(entry.get("group_size", base.size)),
         is_symmetric(entry["scheme"]) if "scheme" in entry else base.symmetric,
         base.whole_zero,
-    )
-
-
-def grouped(
-    algorithm: Algorithm,
-    scheme: BlockScheme,
-    config: Mapping[str, Any] | None,
-    accuracy_level: int | None,
-    providers: Iterable[str] | None = None,
-    ratios: Mapping[str, float] | None = None,
-    samples: int = 128,
-) -> NBits:
-    """Return a request as ``rtn_quantize`` and ``gptq_quantize`` describe it."""
-    return NBits(
-        algorithm=algorithm,
-        scheme=scheme,
-        accuracy_level=accuracy_level,
-        special=special(config, scheme),
-        ratios=dict(ratios or {}),
-        grouped=True,
-        samples=samples,
-        providers=tuple(providers) if providers else None,
     )
 
 

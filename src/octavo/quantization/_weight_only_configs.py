@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from onnx import ModelProto
 
@@ -34,8 +34,10 @@ class WeightOnlyQuantConfig:
         self.customized_weight_config = customized_weight_config
 
 
-class RTNWeightOnlyQuantConfig(WeightOnlyQuantConfig):
-    """Round to nearest; ``ratios`` shrink the ranges of nodes."""
+class _RoundedConfig(WeightOnlyQuantConfig):
+    """Every weight by itself; ``ratios`` shrink the ranges of nodes."""
+
+    kind: ClassVar[str]
 
     def __init__(
         self,
@@ -44,22 +46,20 @@ class RTNWeightOnlyQuantConfig(WeightOnlyQuantConfig):
         op_types_to_quantize: _Ops = None,
         customized_weight_config: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__("RTN", quant_format, op_types_to_quantize, None, customized_weight_config)
+        super().__init__(self.kind, quant_format, op_types_to_quantize, None, customized_weight_config)
         self.ratios = ratios if ratios is not None else {}
 
 
-class KQuantWeightOnlyQuantConfig(WeightOnlyQuantConfig):
+class RTNWeightOnlyQuantConfig(_RoundedConfig):
+    """Round to nearest."""
+
+    kind = "RTN"
+
+
+class KQuantWeightOnlyQuantConfig(_RoundedConfig):
     """Scales and zero points by weighted least squares."""
 
-    def __init__(
-        self,
-        ratios: dict[str, float] | None = None,
-        quant_format: QuantFormat = QuantFormat.QOperator,
-        op_types_to_quantize: _Ops = None,
-        customized_weight_config: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__("k_quant", quant_format, op_types_to_quantize, None, customized_weight_config)
-        self.ratios = ratios if ratios is not None else {}
+    kind = "k_quant"
 
 
 class GPTQWeightOnlyQuantConfig(WeightOnlyQuantConfig):

@@ -26,11 +26,10 @@ from octavo.model.prepare.shapes import assume_type
 from octavo.model.prepare.widen import float32_names, store_narrow
 from octavo.ops import CLAMPS, MATRIX_FOR_EACH_GROUP
 from octavo.ops.hooks import clamp_bounds
-from octavo.quantization import _overrides
+from octavo.quantization import _overrides, registry
 from octavo.quantization._errors import InferenceError, OptionError, QuantizationWarning, RangeError
-from octavo.quantization._overrides_check import problem
 from octavo.quantization._types import QuantType
-from octavo.quantization.translate import MS, Calibration, Names, Request, Settings
+from octavo.quantization.translate import MS, Calibration, Request, Settings
 from octavo.reporting.text import clean
 from octavo.targets import target as find_target
 
@@ -65,6 +64,7 @@ class Job:
 
 def opened(source: Source, request: Request, output: str | Path | None = None) -> ir.Model:
     """An own copy of a model, at the opset that is needed; a file that is to be replaced is read at once."""
+    registry.warn_of_own_rules(request.op_types, stacklevel=3)
     if isinstance(source, str | Path):
         path = Path(source)
         if output is not None and Path(output).absolute() == path.absolute() and path.is_file():
@@ -77,7 +77,7 @@ def opened(source: Source, request: Request, output: str | Path | None = None) -
     return model
 
 
-def names_of(model: ir.Model) -> Names:
+def names_of(model: ir.Model) -> _overrides.Names:
     """Return the names that options may speak of."""
     readers: dict[str, list[str]] = {}
     sigmoids: list[str] = []
@@ -91,7 +91,7 @@ def names_of(model: ir.Model) -> Names:
                 readers.setdefault(value.name or "", []).append(node.name or "")
     outputs = frozenset(value.name or "" for value in model.graph.outputs)
     stored = frozenset(model.graph.initializers)
-    return Names(frozenset(nodes), readers, tuple(sigmoids), stored, outputs, float32_names(model))
+    return _overrides.Names(frozenset(nodes), readers, tuple(sigmoids), stored, outputs, float32_names(model))
 
 
 def planned(model: ir.Model, settings: Settings) -> Job:
@@ -164,7 +164,7 @@ def check_overrides(model: ir.Model, options: Mapping[str, Any] | None, default:
     made = {v.name or "" for v in model.graph.inputs}
     made.update(v.name or "" for node in query.nodes(model) for v in node.outputs)
     for tensor, found in raw.items():
-        wrong = problem(tensor, found, stored, made, default)
+        wrong = _overrides.problem(tensor, found, stored, made, default)
         if wrong is not None:
             raise OptionError(wrong)
 

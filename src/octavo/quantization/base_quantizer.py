@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx
 
+from octavo.core import affine
 from octavo.core.recipe import Style
+from octavo.core.scheme import Scheme
 from octavo.model.files import io
+from octavo.ops import CLAMPS
 from octavo.quantization import _work, translate
 from octavo.quantization._errors import OptionError, RangeError, as_stock
-from octavo.quantization._given import activation_params, clamped_ranges
-from octavo.quantization._impl import bias_tensors, channel_tensors, weight_tensors
 from octavo.quantization._names import elsewhere
-from octavo.quantization._numbers import qtype_of
+from octavo.quantization._numbers import bias_tensors, qtype_of, weight_tensors
+from octavo.quantization._overrides import Names
 from octavo.quantization._select import value_infos
-from octavo.quantization._tensors_data import TensorData, TensorsData
+from octavo.quantization._tensors_data import TensorData, TensorsData, as_range
 from octavo.quantization._types import CalibrationMethod, QuantType
 from octavo.quantization._values import QuantizationParams
 from octavo.quantization.onnx_model import ONNXModel
@@ -148,13 +150,9 @@ class BaseQuantizer:
         if weight_name not in self.initializers:
             raise ValueError(f"{weight_name!r} is not an initializer.")
         symmetric = self.is_weight_symmetric(weight_qType)
-        made = channel_tensors(
-            self.initializers[weight_name],
-            weight_qType,
-            channel_axis,
-            symmetric,
-            reduce_range,
-            self.min_real_range,
+        weight = self.initializers[weight_name]
+        made = weight_tensors(
+            weight, weight_qType, symmetric, reduce_range, self.min_real_range, channel_axis
         )
         return self._add(made, keep_float_weight)
 
@@ -186,11 +184,9 @@ class BaseQuantizer:
         if weight is None:
             return self._params_of_tensor(tensor_name)["scale"]
         symmetric = self.is_weight_symmetric(self.weight_qType)
-        options = (symmetric, self.reduce_range, self.min_real_range)
-        if axis is None:
-            made = weight_tensors(weight, self.weight_qType, *options)
-        else:
-            made = channel_tensors(weight, self.weight_qType, axis, *options)
+        made = weight_tensors(
+            weight, self.weight_qType, symmetric, self.reduce_range, self.min_real_range, axis
+        )
         return onnx.numpy_helper.to_array(made[2])
 
     def _add(self, made: Sequence[onnx.TensorProto], keep_float: bool) -> tuple[str, str, str]:
@@ -248,7 +244,7 @@ class BaseQuantizer:
         )
 
     def _settings_of(
-        self, options: Mapping[str, Any], names: translate.Names = translate.NO_NAMES
+        self, options: Mapping[str, Any], names: Names = translate.NO_NAMES
     ) -> translate.Settings:
         """Return what the arguments request."""
         return translate.settings(self._request(options), names)
@@ -256,6 +252,54 @@ class BaseQuantizer:
     def _style(self) -> Style:
         """Return the format that the quantizer writes."""
         return Style.QDQ
+
+
+# ---- Ranges that are given: what follows from them for single tensors
+
+
+def activation_params(
+    tensor_data: TensorData,
+    own: Mapping[str, Any],
+    default: QuantType,
+    *,
+    symmetric: bool,
+    min_range: float | None,
+    restricted: bool,
+) -> QuantizationParams:
+    """Scale and zero point of an activation; ``own`` are the overrides of this tensor."""
+    qtype = own.get("quant_type", default).qtype
+    if "scale" in own:
+        return QuantizationParams(zero_point=own["zero_point"], scale=own["scale"], quant_type=qtype.onnx)
+    scheme = Scheme(
+        qtype,
+        symmetric=own.get("symmetric", symmetric),
+        reduce_range=own.get("reduce_range", False),
+        min_range=min_range,
+        restricted=restricted,
+    )
+    found = as_range(tensor_data)
+    if qtype.is_float:
+        params = affine.from_std(found.std if found.std is not None else 0.0, scheme)
+    else:
+        params = affine.from_range(own.get("rmin", found.low), own.get("rmax", found.high), scheme)
+    return QuantizationParams(zero_point=params.zero_point, scale=params.scale, quant_type=qtype.onnx)
+
+
+def clamped_ranges(
+    model: ONNXModel, ranges: TensorsData, selected: Callable[[onnx.NodeProto], bool]
+) -> TensorsData:
+    """The ranges with what clamps and Softmax, where they are selected, know better than measuring does."""
+    found: dict[str, Any] = dict(ranges.items())
+    readers = model.input_name_to_nodes()
+    for node in model.nodes():
+        made = node.output[0] if node.output else ""
+        if made not in found or not selected(node):
+            continue
+        if node.op_type == "Softmax":
+            found[made] = TensorData(lowest=0.0, highest=1.0)
+        elif node.op_type in CLAMPS and len(readers.get(node.input[0], ())) == 1 and node.input[0] in found:
+            found[node.input[0]] = found[made]
+    return TensorsData(ranges.calibration_method, found)
 
 
 __all__ = ["BaseQuantizer", "QuantizationParams"]

@@ -36,28 +36,12 @@ from octavo.quantization._tensors_data import (
 from octavo.quantization._types import CalibrationMethod
 
 __all__ = [
-    "CPU",
-    "CalibraterBase",
-    "CalibrationCacheEncoder",
-    "CalibrationDataCollector",
-    "CalibrationDataReader",
-    "CalibrationMethod",
-    "DistributionCalibrater",
-    "EntropyCalibrater",
-    "HistogramCalibrater",
-    "HistogramCollector",
-    "MinMaxCalibrater",
-    "PercentileCalibrater",
-    "TensorData",
-    "TensorsData",
-    "create_calibrator",
-    "entropy",
-    "load_quantization_params",
-    "load_tensors_data",
-    "main",
-    "rel_entr",
-    "save_tensors_data",
-]
+    "CPU", "CalibraterBase", "CalibrationCacheEncoder", "CalibrationDataCollector",
+    "CalibrationDataReader", "CalibrationMethod", "DistributionCalibrater", "EntropyCalibrater",
+    "HistogramCalibrater", "HistogramCollector", "MinMaxCalibrater", "PercentileCalibrater",
+    "TensorData", "TensorsData", "create_calibrator", "entropy", "load_quantization_params",
+    "load_tensors_data", "main", "rel_entr", "save_tensors_data",
+]  # fmt: skip
 
 _OPTIONS: dict[CalibrationMethod, tuple[type[CalibraterBase], dict[str, Any]]] = {
     CalibrationMethod.MinMax: (

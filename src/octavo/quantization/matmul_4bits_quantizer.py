@@ -44,19 +44,9 @@ class MatMul4BitsQuantizer(matmul_nbits_quantizer.MatMulNBitsQuantizer):
         quant_axes: tuple[tuple[str, int], ...] | None = None,
         algo_config: WeightOnlyQuantConfig | None = None,
     ) -> None:
-        super().__init__(
-            model,
-            4,
-            block_size,
-            is_symmetric,
-            accuracy_level,
-            nodes_to_exclude,
-            nodes_to_include,
-            quant_format,
-            op_types_to_quantize,
-            quant_axes,
-            algo_config=algo_config,
-        )
+        settings = (block_size, is_symmetric, accuracy_level, nodes_to_exclude, nodes_to_include)
+        kinds = (quant_format, op_types_to_quantize, quant_axes)
+        super().__init__(model, 4, *settings, *kinds, algo_config=algo_config)
 
 
 __getattr__ = elsewhere(__name__)

@@ -57,26 +57,13 @@ from octavo.quantization._weight_only_configs import (
 )
 
 __all__ = [
-    "DefaultWeightOnlyQuantConfig",
-    "DefaultWeightOnlyQuantizer",
-    "GPTQWeightOnlyQuantConfig",
-    "HQQWeightOnlyQuantConfig",
-    "HQQWeightOnlyQuantizer",
-    "KQuantWeightOnlyQuantConfig",
-    "MatMulNBitsQuantizer",
-    "NVAWQWeightOnlyQuantConfig",
-    "NVAWQWeightOnlyQuantizer",
-    "ObservedWeightOnlyQuantConfig",
-    "QuantFormat",
-    "RTNWeightOnlyQuantConfig",
-    "WeightOnlyQuantConfig",
-    "get_initializer",
-    "is_divisible",
-    "ort_convert_str_to_bool",
-    "parse_args",
-    "parse_key_value_pair",
-    "transpose_packed_int4_matrix",
-]
+    "DefaultWeightOnlyQuantConfig", "DefaultWeightOnlyQuantizer", "GPTQWeightOnlyQuantConfig",
+    "HQQWeightOnlyQuantConfig", "HQQWeightOnlyQuantizer", "KQuantWeightOnlyQuantConfig",
+    "MatMulNBitsQuantizer", "NVAWQWeightOnlyQuantConfig", "NVAWQWeightOnlyQuantizer",
+    "ObservedWeightOnlyQuantConfig", "QuantFormat",
+    "RTNWeightOnlyQuantConfig", "WeightOnlyQuantConfig", "get_initializer", "is_divisible",
+    "ort_convert_str_to_bool", "parse_args", "parse_key_value_pair", "transpose_packed_int4_matrix",
+]  # fmt: skip
 
 _BITS, _SIZE = 4, 128  # stock's defaults
 

@@ -166,41 +166,30 @@ class ONNXModel:
 
     def replace_input_of_all_nodes(self, old_input_name: str, new_input_name: str) -> None:
         """Let all nodes that read a tensor read another."""
-        for node in self._readers.all(old_input_name):
-            self._reads_other(node, old_input_name, new_input_name)
+        self._rename("input", self._readers, old_input_name, new_input_name)
 
     def replace_input_of_nodes(
         self, old_input_name: str, new_input_name: str, node_names_set: Iterable[str]
     ) -> None:
         """Let some of the nodes that read a tensor read another."""
-        chosen = set(node_names_set)
-        for node in self._readers.all(old_input_name):
-            if node.name in chosen:
-                self._reads_other(node, old_input_name, new_input_name)
-
-    def _reads_other(self, node: NodeProto, old: str, new: str) -> None:
-        protos.rename(node.input, old, new)
-        self._readers.drop(old, node)
-        self._readers.add(new, node)
+        self._rename("input", self._readers, old_input_name, new_input_name, set(node_names_set))
 
     def replace_output_of_all_nodes(self, old_output_name: str, new_output_name: str) -> None:
         """Give an output another name."""
-        for node in self._makers.all(old_output_name):
-            self._makes_other(node, old_output_name, new_output_name)
+        self._rename("output", self._makers, old_output_name, new_output_name)
 
     def replace_output_of_nodes(
         self, old_output_name: str, new_output_name: str, node_names_set: Iterable[str]
     ) -> None:
         """Give an output of some nodes another name."""
-        chosen = set(node_names_set)
-        for node in self._makers.all(old_output_name):
-            if node.name in chosen:
-                self._makes_other(node, old_output_name, new_output_name)
+        self._rename("output", self._makers, old_output_name, new_output_name, set(node_names_set))
 
-    def _makes_other(self, node: NodeProto, old: str, new: str) -> None:
-        protos.rename(node.output, old, new)
-        self._makers.drop(old, node)
-        self._makers.add(new, node)
+    def _rename(self, end: str, index: Any, old: str, new: str, chosen: set[str] | None = None) -> None:
+        for node in index.all(old):
+            if chosen is None or node.name in chosen:
+                protos.rename(getattr(node, end), old, new)
+                index.drop(old, node)
+                index.add(new, node)
 
     # Initializers and values
 

@@ -10,17 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 
+from octavo.core.qparams import QParams
 from octavo.core.recipe import Style
 from octavo.model.graph.operators import CONVERSIONS
-from octavo.quantization import _mixed, _work
-from octavo.quantization._errors import InferenceError, UnsupportedError
+from octavo.pipeline import given
+from octavo.planning.policies.given import Given
+from octavo.quantization import _work
+from octavo.quantization._errors import InferenceError, UnsupportedError, as_stock
 from octavo.quantization._names import elsewhere
+from octavo.quantization._numbers import qtype_of
 from octavo.quantization._single import SingleTensors
 from octavo.quantization._tensors_data import TensorsData
 from octavo.quantization._types import QuantizationMode
 from octavo.quantization._values import QuantizationParams, QuantizedValue
+from octavo.quantization.onnx_model import ONNXModel
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
@@ -47,15 +53,14 @@ class ONNXQuantizer(SingleTensors):
         self.static = static
         self.quantized_value_map: dict[str, QuantizedValue] = {}
         self.new_nodes: list[onnx.NodeProto] = []
+        types, nodes = (weight_qType, activation_qType), (nodes_to_quantize, nodes_to_exclude)
         super().__init__(
             model,
             per_channel,
             reduce_range,
-            weight_qType,
-            activation_qType,
+            *types,
             tensors_range,
-            nodes_to_quantize,
-            nodes_to_exclude,
+            *nodes,
             op_types_to_quantize,
             extra_options,
         )
@@ -68,8 +73,28 @@ class ONNXQuantizer(SingleTensors):
         """Return the quantized model; ``model`` holds it too."""
         if self.static == (self.mode is QuantizationMode.QLinearOps):
             return super().quantize_model()
-        self.model = _mixed.quantized(self)
+        self.model = ONNXModel(self._by_parameters())
         return self.model.model
+
+    def _by_parameters(self) -> onnx.ModelProto:
+        """Return the model of a mode that has no recipe: IntegerOps by ranges, QLinearOps without any.
+
+        Conv and MatMul are quantized, by parameters that follow from the ranges that are given.
+        """
+        known = {n: _params(found) for n, found in (self.calculate_quantization_params() or {}).items()}
+        weights = self._settings_of(self.extra_options).recipe.weights
+        integers, dynamic = self.static, not self.static  # static and mixed: the mode is IntegerOps
+        outputs = {} if integers else known
+        wanted = Given(self._style(), weights, inputs=known, outputs=outputs, dynamic=dynamic)
+        unknown = () if integers else (n.name for n in self.model.nodes() if n.output[0] not in known)
+        with as_stock():
+            return given.quantize(
+                self.model.model,
+                wanted,
+                wanted=self.nodes_to_quantize or None,
+                excluded=(*self.nodes_to_exclude, *unknown),
+                op_types=self.op_types_to_quantize or None,
+            )
 
     def _known(self, job: _work.Job) -> Any:
         return super()._known(job) if self.static else {}
@@ -136,6 +161,12 @@ class ONNXQuantizer(SingleTensors):
             or any(value.name == tensor_name for value in graph.input)
             or any(tensor_name in node.output for node in graph.node)
         )
+
+
+def _params(found: QuantizationParams) -> QParams:
+    kind = qtype_of(found["quant_type"])
+    scale, zero = np.asarray(found["scale"], np.float32), np.asarray(found["zero_point"], kind.dtype)
+    return QParams(scale.reshape(()), zero.reshape(()), kind)
 
 
 __all__ = ["ONNXQuantizer"]

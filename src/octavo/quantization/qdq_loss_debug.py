@@ -33,18 +33,11 @@ from octavo.quantization._values import (
 )
 
 __all__ = [
-    "DEQUANT_OP_NAME",
-    "DEQUANT_OUTPUT_SUFFIX",
-    "QUANT_INPUT_SUFFIX",
-    "TENSOR_NAME_QUANT_SUFFIX",
-    "collect_activations",
-    "compute_activation_error",
-    "compute_signal_to_quantization_noice_ratio",
-    "compute_weight_error",
-    "create_activation_matching",
-    "create_weight_matching",
+    "DEQUANT_OP_NAME", "DEQUANT_OUTPUT_SUFFIX", "QUANT_INPUT_SUFFIX", "TENSOR_NAME_QUANT_SUFFIX",
+    "collect_activations", "compute_activation_error", "compute_signal_to_quantization_noice_ratio",
+    "compute_weight_error", "create_activation_matching", "create_weight_matching",
     "modify_model_output_intermediate_tensors",
-]
+]  # fmt: skip
 
 Array: TypeAlias = npt.NDArray[Any]
 Activations: TypeAlias = Mapping[str, Sequence[Array]]

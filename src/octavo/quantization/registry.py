@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
 from onnx import NodeProto
 
 from octavo.quantization import operators
+from octavo.quantization._errors import QuantizationWarning
 from octavo.quantization._names import elsewhere
 from octavo.quantization._types import QuantizationMode
 
@@ -60,6 +63,20 @@ def static_op_types() -> tuple[str, ...]:
 def dynamic_op_types() -> tuple[str, ...]:
     """Return the op types of dynamic quantization where none are requested."""
     return tuple(IntegerOpsRegistry)
+
+
+def warn_of_own_rules(op_types: Iterable[str], *, stacklevel: int) -> None:
+    """Warn of op types for which a caller has registered a class: it has no effect."""
+    requested = set(op_types)
+    for registry in (QLinearOpsRegistry, QDQRegistry, IntegerOpsRegistry):
+        for op, kind in registry.items():
+            if op in requested and kind.quantize is not operators.QuantOperatorBase.quantize:
+                warnings.warn(
+                    f"The registered class {kind.__name__} has no effect on how {op} is quantized: Octavo's"
+                    " own rule holds. Choose nodes by nodes_to_exclude and tensors by TensorQuantOverrides.",
+                    QuantizationWarning,
+                    stacklevel=stacklevel + 1,
+                )
 
 
 def CreateDefaultOpQuantizer(onnx_quantizer: Any, node: NodeProto) -> operators.QuantOperatorBase:  # noqa: N802

@@ -13,6 +13,7 @@ from octavo.errors import RecipeError
 from octavo.model.files import io
 from octavo.model.graph import query
 from octavo.model.prepare import PrepareOptions, prepare, shapes
+from octavo.quantization._models import save_prepared
 from octavo.quantization._names import elsewhere
 from octavo.reporting.text import clean
 
@@ -68,17 +69,14 @@ def quant_pre_process(
     for note in notes:
         _LOG.warning("%s", clean(note, 800))
     model.metadata_props["onnx.quant.pre_process"] = "onnxruntime.quant"
-    if save_as_external_data:
-        io.save(
-            model,
-            output_model_path,
-            location=external_data_location,
-            external_data=True,
-            least=external_data_size_threshold,
-            one_file=all_tensors_to_one_file or external_data_location is not None,
-        )
-    else:
-        io.save(model, output_model_path)
+    save_prepared(
+        model,
+        output_model_path,
+        save_as_external_data,
+        external_data_location,
+        external_data_size_threshold,
+        all_tensors_to_one_file,
+    )
 
 
 def _source(given: str | Path | ModelProto | None, older: dict[str, Any]) -> io.ModelSource | ir.Model:

@@ -154,7 +154,7 @@ def parser() -> argparse.ArgumentParser:
     for name, (_, text) in _FLAGS.items():
         add_flag(made, f"--{name}", help=text)
     add_flag(made, "--per_channel", help="a scale for each channel of a weight")
-    add_flag(made, "--calib_tensor_range_symmetric", help="ranges from minus to plus", default=None)  # type: ignore[arg-type]
+    add_flag(made, "--calib_tensor_range_symmetric", help="ranges from minus to plus", default=None)
     add_flag(made, "--quantize_bias", help="int32 biases (the default)", default=True)
     add_flag(made, "--disable_quantize_bias", help="leave biases float")
     return made

@@ -11,7 +11,6 @@ import onnx
 
 from octavo.quantization import _overrides
 from octavo.quantization._names import elsewhere
-from octavo.quantization._overrides_check import problem
 from octavo.quantization._types import QuantType
 
 Raw = dict[str, list[dict[str, Any]]]
@@ -70,18 +69,18 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
 
     def has_per_tensor_overrides(self, tensor_name: str) -> bool:
         """Whether a tensor has one dict for all of it."""
-        found = self.overrides.get(tensor_name)
-        return bool(found) and len(found or ()) == 1 and "axis" not in (found or [{}])[0]
+        found = self.overrides.get(tensor_name) or []
+        return len(found) == 1 and "axis" not in found[0]
 
     def has_per_channel_overrides(self, tensor_name: str) -> bool:
         """Whether a tensor has settings along an axis."""
-        found = self.overrides.get(tensor_name)
-        return bool(found) and (len(found or ()) > 1 or "axis" in (found or [{}])[0])
+        found = self.overrides.get(tensor_name) or []
+        return len(found) > 1 or (len(found) == 1 and "axis" in found[0])
 
     def overrides_scale_zp(self, tensor_name: str) -> bool:
         """Whether scales and zero points are given."""
-        found = self.overrides.get(tensor_name)
-        return bool(found) and all("scale" in d and "zero_point" in d for d in found or ())
+        found = self.overrides.get(tensor_name) or []
+        return bool(found) and all("scale" in d and "zero_point" in d for d in found)
 
     def get_per_tensor_overrides(
         self, tensor_name: str, default_val: dict[str, Any] | None = None
@@ -123,7 +122,9 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[dict[str, Any]]]):
     ) -> tuple[bool, str | None]:
         """Whether all of it makes sense for a model, and what does not."""
         for tensor, found in self.overrides.items():
-            wrong = problem(tensor, found, initializers, activation_names, default_activation_qtype)
+            wrong = _overrides.problem(
+                tensor, found, initializers, activation_names, default_activation_qtype
+            )
             if wrong is not None:
                 return False, wrong
         return True, None

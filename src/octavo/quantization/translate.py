@@ -17,6 +17,7 @@ from octavo.core.scheme import Scheme
 from octavo.errors import closest
 from octavo.quantization import _overrides
 from octavo.quantization._errors import OptionError, QuantizationWarning
+from octavo.quantization._overrides import Names
 from octavo.quantization._types import CalibrationMethod, QuantType
 
 MS = "com.microsoft"
@@ -29,18 +30,6 @@ class Calibration:
     method: CalibrationMethod = CalibrationMethod.MinMax
     options: Mapping[str, Any] = field(default_factory=dict)
     stride: int | None = None
-
-
-@dataclass(frozen=True)
-class Names:
-    """The names in a model that options speak of."""
-
-    nodes: frozenset[str] = frozenset()
-    readers: Mapping[str, Iterable[str]] = field(default_factory=dict)
-    sigmoids: tuple[str, ...] = ()  # what Sigmoid nodes make
-    stored: frozenset[str] = frozenset()  # initializers
-    outputs: frozenset[str] = frozenset()  # of the graph
-    inner: Mapping[str, str] = field(default_factory=dict)  # inputs and outputs → the same in float32
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.quantization.CalTableFlatBuffers import Accessor
+from octavo.quantization.CalTableFlatBuffers import Accessor, End
 
 
 class KeyValue(Accessor):
@@ -41,11 +41,6 @@ def AddKey(builder: Any, key: int) -> None:
 def AddValue(builder: Any, value: int) -> None:
     """Refer to the string of the number."""
     builder.PrependUOffsetTRelativeSlot(1, value, 0)
-
-
-def End(builder: Any) -> int:
-    """End the pair and return its offset."""
-    return int(builder.EndObject())
 
 
 KeyValueStart, KeyValueAddKey, KeyValueAddValue, KeyValueEnd = Start, AddKey, AddValue, End

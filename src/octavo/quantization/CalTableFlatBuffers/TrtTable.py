@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.quantization.CalTableFlatBuffers import Accessor
+from octavo.quantization.CalTableFlatBuffers import Accessor, End
 from octavo.quantization.CalTableFlatBuffers.KeyValue import KeyValue
 
 
@@ -48,11 +48,6 @@ def StartDictVector(builder: Any, numElems: int) -> int:
 def AddDict(builder: Any, dict: int) -> None:
     """Refer to the vector of pairs."""
     builder.PrependUOffsetTRelativeSlot(0, dict, 0)
-
-
-def End(builder: Any) -> int:
-    """End the table and return its offset."""
-    return int(builder.EndObject())
 
 
 TrtTableStart, TrtTableStartDictVector, TrtTableAddDict, TrtTableEnd = Start, StartDictVector, AddDict, End

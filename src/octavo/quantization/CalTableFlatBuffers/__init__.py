@@ -32,3 +32,8 @@ class Accessor:
         """Return where the content of a slot lies, or None where it is empty."""
         offset = self._tab.Offset(4 + 2 * slot)
         return offset + self._tab.Pos if offset else None
+
+
+def End(builder: Any) -> int:
+    """End a table and return its offset."""
+    return int(builder.EndObject())

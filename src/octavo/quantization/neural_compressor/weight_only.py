@@ -19,9 +19,10 @@ from octavo.emission.nbits import GROUPED
 from octavo.errors import RecipeError
 from octavo.quantization._names import elsewhere
 from octavo.quantization._streamed import StreamedModel, input_names, opened, source_of, tell
-from octavo.quantization._weight_only import Loader, algorithm_of, grouped, is_symmetric, quantize
+from octavo.quantization._weight_only import Loader, NBits, algorithm_of, is_symmetric, quantize, special
 from octavo.quantization.neural_compressor.onnx_model import ONNXModel
 from octavo.quantization.neural_compressor.util import simple_progress_bar
+from octavo.quantization.onnx_model import ONNXModel as _ONNXModel
 
 Array = npt.NDArray[Any]
 _CPU = ("CPUExecutionProvider",)
@@ -139,8 +140,20 @@ def rtn_quantize(
     if algorithm.lower() not in ("rtn", "k_quant"):
         raise RecipeError(f"{algorithm!r} is not an algorithm of rtn_quantize; choose rtn or k_quant.")
     how = BlockScheme(num_bits, group_size, is_symmetric(scheme))
-    want = grouped(algorithm_of(algorithm), how, weight_config, accuracy_level, providers, ratios)
-    outcome = quantize(source_of(opened(model)), want)
+    want = NBits(
+        algorithm=algorithm_of(algorithm),
+        scheme=how,
+        accuracy_level=accuracy_level,
+        special=special(weight_config, how),
+        ratios=dict(ratios or {}),
+        grouped=True,
+        providers=tuple(providers) or None,
+    )
+    return _quantized(opened(model), want)
+
+
+def _quantized(model: _ONNXModel, want: NBits, data: Loader | None = None) -> StreamedModel:
+    outcome = quantize(source_of(model), want, data)
     tell(outcome.skipped)
     return StreamedModel(outcome.model)
 
@@ -190,27 +203,23 @@ def gptq_quantize(
     """Quantize the MatMul weights of a model with error feedback from its inputs."""
     how = BlockScheme(num_bits, group_size, is_symmetric(scheme))
     algorithm = Gptq(percdamp, blocksize, actorder, mse, perchannel)
-    want = grouped(algorithm, how, weight_config, accuracy_level, providers, samples=n_samples)
-    opened_model = opened(model)
-    outcome = quantize(source_of(opened_model), want, Loader(dataloader, input_names(opened_model)))
-    tell(outcome.skipped)
-    return StreamedModel(outcome.model)
+    want = NBits(
+        algorithm=algorithm,
+        scheme=how,
+        accuracy_level=accuracy_level,
+        special=special(weight_config, how),
+        grouped=True,
+        samples=n_samples,
+        providers=tuple(providers) or None,
+    )
+    source = opened(model)
+    return _quantized(source, want, Loader(dataloader, input_names(source)))
 
 
 __all__ = [
-    "ONNXModel",
-    "get_weight_scale",
-    "gptq",
-    "gptq_quantize",
-    "make_matmul_weight_only_node",
-    "pad_tensor",
-    "prepare_inputs",
-    "qdq_tensor",
-    "quant_tensor",
-    "quant_tensor_k_quant_cpu",
-    "quant_tensor_k_quant_cuda",
-    "rtn_quantize",
-    "simple_progress_bar",
-]
+    "ONNXModel", "get_weight_scale", "gptq", "gptq_quantize", "make_matmul_weight_only_node",
+    "pad_tensor", "prepare_inputs", "qdq_tensor", "quant_tensor", "quant_tensor_k_quant_cpu",
+    "quant_tensor_k_quant_cuda", "rtn_quantize", "simple_progress_bar",
+]  # fmt: skip
 
 __getattr__ = elsewhere(__name__)

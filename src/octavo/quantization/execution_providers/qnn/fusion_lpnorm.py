@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
-
-import onnx
+import onnx_ir as ir
 from onnx import NodeProto
 
 from octavo.model.prepare.for_qnn import lp_norm
-from octavo.model.prepare.graph_patterns import Composition, closed
-from octavo.quantization.execution_providers.qnn._found import found
-from octavo.quantization.fusions.fusion import Fusion, Makers, Readers
+from octavo.model.prepare.graph_patterns import Composition
+from octavo.quantization.fusions._compositions import CompositionFusion
+from octavo.quantization.fusions.fusion import Fusion as Fusion
+from octavo.quantization.fusions.fusion import Makers, Readers
 from octavo.quantization.onnx_model import ONNXModel
 
+__all__ = ["FusionLpNormalization"]
 
-class FusionLpNormalization(Fusion):
+
+class FusionLpNormalization(CompositionFusion):
     """``x / max(‖x‖₂, ε)`` around a ReduceL2."""
 
     def __init__(self, model: ONNXModel, epsilon: float = 1e-12) -> None:
         super().__init__(model, "LpNormalization", "ReduceL2")
         self.epsilon = epsilon
 
-    @cached_property
-    def _units(self) -> dict[str, Composition]:
-        return found(self.model.model, partial(lp_norm, epsilon=self.epsilon))
+    def matched(self, node: ir.Node) -> Composition | None:
+        """Return the division at a ReduceL2, if there is one."""
+        return lp_norm(node, self.epsilon)
 
     def fuse(self, reduce_node: NodeProto, input_name_to_nodes: Readers, output_name_to_node: Makers) -> bool:
         """Replace the normalization around a ReduceL2, if there is one."""
-        unit = self._units.get(reduce_node.output[0])
-        if unit is None or not closed(list(unit.nodes)):
-            return False
-        self.nodes_to_remove += [output_name_to_node[part.outputs[0].name or ""] for part in unit.nodes]
-        self.nodes_to_add.append(
-            onnx.helper.make_node(
-                self.fused_op_type,
-                [unit.inputs[0].name or ""],
-                [unit.nodes[-1].outputs[0].name or ""],
-                self.create_unique_node_name(),
-                **unit.attributes,
-            )
-        )
-        return True
-
-
-__all__ = ["FusionLpNormalization"]
+        return self._replace(reduce_node.output[0], output_name_to_node)

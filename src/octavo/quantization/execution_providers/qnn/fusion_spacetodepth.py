@@ -8,8 +8,7 @@ import onnx
 from onnx import NodeProto
 
 from octavo.model.prepare.for_qnn import BlockShuffle, space_to_depth
-from octavo.model.prepare.graph_patterns import closed
-from octavo.quantization.execution_providers.qnn._found import found
+from octavo.quantization.fusions._compositions import recognized
 from octavo.quantization.fusions.fusion import Fusion, Makers, Readers
 from octavo.quantization.onnx_model import ONNXModel
 
@@ -22,12 +21,12 @@ class FusionSpaceToDepth(Fusion):
 
     @cached_property
     def _blocks(self) -> dict[str, BlockShuffle]:
-        return found(self.model.model, space_to_depth)
+        return recognized(self.model.model, space_to_depth)
 
     def fuse(self, node: NodeProto, input_name_to_nodes: Readers, output_name_to_node: Makers) -> bool:
         """Replace the composition around a Transpose, if there is one."""
         blocks = self._blocks.get(node.output[0])
-        if blocks is None or not closed(list(blocks.nodes)):
+        if blocks is None:
             return False
         self.nodes_to_remove += [output_name_to_node[part.outputs[0].name or ""] for part in blocks.nodes]
         name, result = self.create_unique_node_name(), blocks.nodes[-1].outputs[0].name or ""

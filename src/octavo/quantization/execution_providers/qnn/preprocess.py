@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 
 from octavo.model.files import io
 from octavo.model.graph.scopes import remove_unused
 from octavo.model.prepare import for_qnn, shapes
 from octavo.quantization._errors import OptionError, as_stock
+from octavo.quantization._models import save_prepared
 from octavo.quantization._names import elsewhere
 from octavo.quantization.execution_providers.qnn.fusion_lpnorm import FusionLpNormalization
 from octavo.quantization.execution_providers.qnn.fusion_spacetodepth import FusionSpaceToDepth
@@ -58,22 +58,15 @@ def qnn_preprocess_model(
             return False
         written = io.load(model.model)
         remove_unused(written)
-        if save_as_external_data:
-            _beside(
-                written,
-                model_output,
-                external_data_location,
-                external_data_size_threshold,
-                all_tensors_to_one_file,
-            )
-        else:
-            io.save(written, model_output)
+        save_prepared(
+            written,
+            model_output,
+            save_as_external_data,
+            external_data_location,
+            external_data_size_threshold,
+            all_tensors_to_one_file,
+        )
     return True
-
-
-def _beside(model: ir.Model, output: str | Path, location: str | None, least: int, one_file: bool) -> None:
-    one_file = one_file or location is not None
-    io.save(model, output, external_data=True, location=location, least=least, one_file=one_file)
 
 
 def _dims(name: str, text: str | Sequence[int]) -> list[int]:
