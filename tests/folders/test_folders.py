@@ -19,9 +19,10 @@ from octavo.errors import DataError, ModelError, OutputError, RecipeError
 from octavo.folders import beside
 from octavo.folders.discovery import read_folder
 from octavo.folders.generation import Pipeline
-from octavo.folders.parts import Role
+from octavo.folders.parts import Role, role_of
 from octavo.folders.samples import folder_data
 from octavo.folders.variants import PRESETS, VARIANTS
+from octavo.model.runtime.session import InputSpec
 
 
 def quantized(source: Path, output: Path, data: Any = None, **more: Any) -> octavo.FolderResult:
@@ -50,6 +51,13 @@ def test_parts_are_known_by_their_inputs_and_outputs(tmp_path: Path) -> None:
     assert merged.role is Role.MERGED_DECODER and len(merged.past) == 4
     assert found.token("decoder_start_token_id") == 1
     assert {path.name for path in found.beside} == {"config.json", "tokenizer.json", "tokenizer_config.json"}
+
+
+def test_one_file_with_images_and_texts_is_a_pair_of_encoders() -> None:
+    inputs = (InputSpec("input_ids", np.dtype(np.int64), ("b", "t")),)
+    images = (InputSpec("pixel_values", np.dtype(np.float32), ("n", 3, 8, 8)),)
+    assert role_of("model", (*inputs, *images), ("text_embeds", "image_embeds")) is Role.PAIR
+    assert role_of("model", images, ("image_embeds",)) is Role.VISION
 
 
 def test_variants_beside_their_model_are_not_parts(tmp_path: Path) -> None:
