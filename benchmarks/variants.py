@@ -8,8 +8,8 @@
 The folder of Whisper is made by ``benchmarks/models/whisper_base.py``. It is quantized on clips of the zoo's
 speech, and transcribes others: two recordings of 16 kHz in pieces of nine seconds, varied in speed, level and
 noise. No transcripts come with them. What is said was written down by ear and repeats itself; a piece begins
-and ends anywhere in it, so that words missing at its ends are not counted. Two figures: the word error rate,
-and the words unlike float's. Two speakers are little evidence.
+and ends anywhere in it, so that words missing at its ends are not counted. Two figures: wrong words as a
+share of those that float hears, and words unlike float's. Two speakers are little evidence.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def whisper(source: Path, zoo: Path, work: Path, variants: str, count: int) -> N
         found = [words(transcribed(parts, source / "tokenizer.json", sound)) for sound in held_back[:count]]
         seconds = time.process_time() - started
         texts = texts or found
-        total = sum(map(len, found))
+        total = sum(map(len, texts))
         unlike = sum(word_errors(other, one) for one, other in zip(texts, found, strict=True))
         wrong = sum(word_errors(one, 4 * SAID[i % 2].split(), anywhere=True) for i, one in enumerate(found))
         size = sum(path.stat().st_size for path in paths)

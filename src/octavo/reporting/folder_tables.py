@@ -37,8 +37,9 @@ def folder_card(data: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
         f" float and timed on {escaped(data['data'])}; one that is too far from float is not here.",
         markdown_table([_cells(row) for row in _written(data)], _HEAD),
         "Fidelity is the distance from the float part: KL divergence of its probabilities in nats with the"
-        " share of equal first choices, the cosine of its vectors, or the signal-to-noise ratio of its worst"
-        " output. Speed is a multiple of float's in CPU time on the machine that made the variants.",
+        " share of equal first choices (of an encoder, those of the decoder that reads it), the cosine of its"
+        " vectors, or the signal-to-noise ratio of its worst output. Speed is a multiple of float's in CPU"
+        " time on the machine that made the variants.",
     ]
     if refused := _refused(data):
         parts += ["## Not here", "\n".join(f"- {escaped(line)}" for line in refused)]
