@@ -79,6 +79,15 @@ def test_what_stays_float_is_grouped_by_reason_most_frequent_first() -> None:
     assert str(groups[0]) == "2 Softmax: slow (s1, s2)"
 
 
+def test_reasons_that_differ_in_numbers_alone_are_told_once() -> None:
+    unlike = ("16 values, too few", "2.5e-05 values, too few", "32 bytes")
+    groups = kept_in_float([Skipped(f"c{i}", "Conv", reason) for i, reason in enumerate(unlike)])
+    assert [str(group) for group in groups] == [
+        "2 Conv: 16 values, too few, or the like (c0, c1)",
+        "1 Conv: 32 bytes (c2)",
+    ]
+
+
 def test_the_summary_says_all_there_is() -> None:
     text = summary(Outcome(notes=("a remark", "mind the gap")))
     assert "3 kept in float:" in text
@@ -94,7 +103,7 @@ def test_the_summary_of_an_empty_plan_is_no_crash() -> None:
 
 
 def test_many_reasons_are_cut_short() -> None:
-    plan = plan_of(skipped=tuple(Skipped(f"n{i}", "Add", f"reason {i}") for i in range(40)))
+    plan = plan_of(skipped=tuple(Skipped(f"n{i}", "Add", "reason" + "s" * i) for i in range(40)))
     text = summary(Outcome(plan=plan))
     assert "25 more, for 25 other reasons" in text
 

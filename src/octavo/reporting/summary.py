@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from octavo.reporting.text import (
     tally,
 )
 
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]\d+)?")
 _LISTED_REASONS = 15  # for keeping nodes in float; the nodes of further reasons are only counted
 
 
@@ -86,13 +88,20 @@ class Kept:
 
 
 def kept_in_float(skipped: Iterable[Skipped]) -> list[Kept]:
-    """Return what is kept in float, by reason, the most frequent first."""
+    """Return what is kept in float, by reason, the most frequent first.
+
+    Reasons that differ in numbers alone are one, told with the numbers of the first node.
+    """
     groups: dict[str, list[Skipped]] = {}
     for node in skipped:
-        groups.setdefault(node.reason, []).append(node)
+        groups.setdefault(_NUMBER.sub("0", node.reason), []).append(node)
     kept = [
-        Kept(reason, Counter(n.op_type for n in nodes), tuple(n.node for n in nodes))
-        for reason, nodes in groups.items()
+        Kept(
+            nodes[0].reason + (", or the like" if len({n.reason for n in nodes}) > 1 else ""),
+            Counter(n.op_type for n in nodes),
+            tuple(n.node for n in nodes),
+        )
+        for nodes in groups.values()
     ]
     return sorted(kept, key=lambda group: (-group.count, group.reason))
 
