@@ -167,13 +167,16 @@ def separate_data(arguments: Sequence[str]) -> list[str]:
     for word in arguments:
         is_flag = word.startswith("-")
         follows = inside and len(found) > 1 and found[-2] == "--data" and not is_flag
-        is_data = any(os.path.exists(one) for one in (word, word.partition("=")[2]))  # noqa: PTH110 - long names
-        if follows and not word.lower().endswith(".onnx") and is_data:
+        if follows and not word.lower().endswith(".onnx") and _is_path(word):
             found += ["--data", word]
             continue
         inside = word == "--data" or (inside and not is_flag and found[-1] == "--data")
         found.append(word)
     return found
+
+
+def _is_path(word: str) -> bool:
+    return any(os.path.exists(one) for one in (word, word.partition("=")[2]))  # noqa: PTH110 - False if too long
 
 
 def paths_of(given: str | Sequence[str]) -> str | list[str]:

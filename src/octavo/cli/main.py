@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -181,8 +182,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(OctavoError(f"{why}; the outputs are as before: {advice}."), FAULT, as_json, debug)
     except Exception as error:
         console.end_phase()
+        error = _foreseen(error)
         return guarded.stopped() or _failed(error, _code_of(error), as_json, debug, _flags_of(given))
     return answer.code
+
+
+def _foreseen(error: Exception) -> Exception:
+    """Return what is said of a path that no file can have, whichever look at it came first."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return RecipeError(f"{error.filename} is no path: {error.strerror}; give a shorter one.")
+    return error
 
 
 def _code_of(error: Exception) -> int:
