@@ -67,7 +67,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(EXAMPLE / "model.onnx", tmp_path / "model.onnx")
     with np.load(EXAMPLE / "calibration.npz") as archive:
         images = archive["image"][:32]
-    np.savez(tmp_path / "calib.npz", image=images)
+    for name in ("calib.npz", "calibration.npz"):  # on the pages at large, and in the example's folder
+        np.savez(tmp_path / name, image=images)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from octavo import pipeline
+from octavo.core.arguments import check_arguments, check_type
 from octavo.core.effort import EFFORTS, best_path, effort_of
 from octavo.core.plan import Plan
 from octavo.core.recipe import Pattern, RecipeSource, Style
@@ -62,6 +63,13 @@ class _Call:
             if name not in _KNOWN:
                 known = (*_KNOWN, *_OF_SIGNATURE)
                 raise RecipeError(f"There is no keyword {name!r}{closest(name, known) or '.'}")
+        check_arguments(**given)
+        for name, kind, words in (
+            ("plan", Plan, "a Plan or the path of one"),
+            ("stats", Stats, "Stats or the path of them"),
+        ):
+            if given.get(name) is not None:
+                check_type(name, given[name], (kind, str, Path), words)
 
         def part(kind: Any) -> Any:
             return {name: value for name, value in given.items() if name in kind.__annotations__}
@@ -115,6 +123,7 @@ def quantize(
     ``custom_ops``, ``prepare``, ``verify``, ``external_data``, ``stride``, ``histograms`` and ``progress``
     (:class:`octavo.pipeline.Options`).
     """
+    check_arguments(output=output, effort=effort, samples=samples)
     call = _Call.of(dict(more))
     refuse_read_files(
         written_files(output, may_miss=effort != "plain" or bool(call.requirements)),
@@ -245,6 +254,7 @@ def tune(
     """
     from octavo.tuning import automatic
 
+    check_arguments(output=output, effort=effort, samples=samples, seconds=seconds)
     call = _Call.of(dict(more))
     task = call.requirements.get("task")
     refuse_read_files(written_files(output, may_miss=True), model, data=data, recipe=recipe, task=task)

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from octavo._version import __version__
 from octavo.algorithms.steps import StepReport
 from octavo.core import codec, files
+from octavo.core.arguments import check_arguments
 from octavo.core.effort import best_path
 from octavo.core.outputs import refuse_inputs, refuse_special
 from octavo.core.plan import Key, Plan
@@ -81,6 +82,7 @@ class Result(Shown):
         self, path: str | Path, *, manifest: bool = False, external_data: bool | None = None
     ) -> list[Path]:
         """Write the model, and beside it a manifest on request; returns the files written."""
+        check_arguments(path=path)
         written = io.save(self.model, path, external_data=external_data)
         if manifest:
             written.append(self.save_manifest(path))

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from octavo import calibration, pipeline
 from octavo.calibration import saved
+from octavo.core.arguments import check_arguments, check_type
 from octavo.core.plan import Plan
 from octavo.core.recipe import RecipeSource
 from octavo.core.scheme import Method
@@ -109,6 +110,8 @@ def calibrate(
     ``output`` the statistics are saved there. What is finished is written to the ``checkpoint`` from time to
     time (beside the output, unless it is named), and a run that was cut off goes on from it.
     """
+    check_arguments(output=output, samples=samples)
+    check_type("needs", needs, (Plan, Mapping), "a Plan, or methods by tensor")
     if checkpoint is None and output is not None:
         checkpoint = saved.checkpoint_of(output)
     refuse_read_files({"output": output, "checkpoint": checkpoint}, model, data=data)
@@ -150,6 +153,8 @@ def emit(
     **options: Unpack[Options],
 ) -> Result:
     """Write a plan as a model, with the statistics of a calibration."""
+    check_type("plan", plan, Plan, "a Plan")
+    check_type("stats", stats, (Stats, type(None)), "Stats, such as calibrate returns")
     run = run_of(options)
     subject = pipeline.prepared(model, plan.opset, run)
     check_fits(subject.model, plan)

@@ -47,8 +47,8 @@ def test_images_and_texts(tmp_path: Path) -> None:
     [
         (["--samples", "3"], "--samples is about data"),
         (["--preprocess", "imagenet", "--max-length", "3"], "--preprocess, --max-length is about data"),
-        (["--data", "random:none"], "asks for no number"),
-        (["--data", "random:0"], "asks for no number"),
+        (["--data", "random:none"], "needs a number"),
+        (["--data", "random:0"], "needs a number"),
         (["--data", "random:4", "--size", "8"], "--size has no meaning for random data"),
         (["--data", "a.txt"], "needs a tokenizer"),
         (["--data", "a.txt", "--tokenizer", "t.json", "--size", "8"], "--size has no meaning for text"),

@@ -88,3 +88,35 @@ def test_a_step_with_one_refusal_speaks_of_one() -> None:
 def test_a_step_with_one_bias_speaks_of_a_bias() -> None:
     report = StepReport("bias", refused=(Refusal("a", "no gain"),), verb="corrected", noun="biases")
     assert str(report) == "bias: the only bias was not corrected: no gain"
+
+
+@pytest.mark.parametrize("words", [("--data", ""), ("-o", ""), ("--recipe", "")])
+def test_an_empty_value_is_called_empty(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, str]
+) -> None:
+    assert "is empty" in _said(capsys, "quantize", "model.onnx", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--threads 100000", "--threads 100000 is out of range"),
+        ("--time-limit -3", "--time-limit -3.0 is not a time"),
+        ("--max-size 0", "--max-size 0 allows no weights"),
+        ("--scale 0", "'0' is not a number above 0"),
+        ("--engine serial --workers 4", "--workers 4 can't be combined with --engine serial"),
+        ("--exclude *", "excluded by '*' (13 Conv, 7 Clip, 6 Relu, 3 Add, 1 GlobalAveragePool)"),
+        ("--preprocess imagenet", "arrays need no preprocess"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: str, message: str
+) -> None:
+    said = _said(capsys, "quantize", "model.onnx", "-o", "x.onnx", "--data", "calib.npz", *words.split())
+    assert message in said
+    assert not Path("x.onnx").exists()
+
+
+def test_data_that_is_cut_short_is_called_damaged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("half.npz").write_bytes(Path("calib.npz").read_bytes()[:3000])
+    assert "damaged or cut short" in _said(capsys, "quantize", "model.onnx", "--data", "half.npz")

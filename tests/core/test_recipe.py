@@ -288,7 +288,7 @@ FILES = [
     ("a: [", "recipe.yaml is neither YAML nor JSON: .* in line 1"),
     ("a: b: c", "mapping values are not allowed here in line 1"),
     ("{", "recipe.json is neither YAML nor JSON: "),
-    (b"\xff\xfe\x00", "is no text in UTF-8"),
+    (b"\xff\xfe\x00", "is not text"),
     ("[" * 2_000, "neither YAML nor JSON"),
     ("a: !!int ''", "neither YAML nor JSON"),
     ("a: !!timestamp x", "neither YAML nor JSON"),

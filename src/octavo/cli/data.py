@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -70,7 +71,7 @@ def add_data(parser: argparse.ArgumentParser, *, required: bool = False, weights
         ),
     )
     group.add_argument(
-        "--scale", metavar="X", type=float, help="divide the values of arrays by this, such as 255"
+        "--scale", metavar="X", type=positive, help="divide the values of arrays by this, such as 255"
     )
     group.add_argument(
         "--mean",
@@ -128,6 +129,17 @@ class _Size(argparse.Action):
 def _size_or_share(text: str) -> tuple[int, int] | float:
     plain = text.lower().rstrip("x×")
     return float(plain) if re.fullmatch(r"0?\.\d+", plain) else _size(text)
+
+
+def positive(text: str) -> float:
+    """Return a number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -221,7 +233,7 @@ def _random(name: str) -> RandomData:
 
     number = name.partition(":")[2] or str(_RANDOM_SAMPLES)
     if not number.isdecimal() or int(number) < 1:
-        raise RecipeError(f"--data {name} asks for no number of samples; write for example --data random:8.")
+        raise RecipeError(f"--data {name} needs a number of samples; write for example --data random:8.")
     return random_data(int(number))
 
 

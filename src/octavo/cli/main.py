@@ -148,6 +148,14 @@ def _flags(top: argparse.ArgumentParser, verb: str | None) -> list[str]:
     return [flag for one in parsers for action in one._actions for flag in action.option_strings]
 
 
+def _refuse_empty(options: argparse.Namespace) -> None:
+    """Raise for a path or name without a character: a variable of the shell that is not set, as a rule."""
+    for name, value in vars(options).items():
+        if "" in (value if isinstance(value, list) else [value]):
+            shown = name.upper() if name in ("model", "first", "second") else f"--{name.replace('_', '-')}"
+            raise RecipeError(f"{shown} is empty; give a value, or check the variable that it comes from.")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -157,6 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given[:1] == ["help"]:  # octavo help, octavo help VERB
             given = [*given[1:2], "--help"]
         options = parse(given)
+        _refuse_empty(options)
         verb = next(one for one in VERBS if one.name == options.verb)
         # Libraries that print must not get between a machine and its JSON.
         with contextlib.redirect_stdout(sys.stderr):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli import guarded
-from octavo.cli.data import count, flag, paths_of
+from octavo.cli.data import count, flag, paths_of, positive
 from octavo.cli.tasks import TASK_NAMES, add_truth, task_options
 from octavo.cli.verb import Answer
 from octavo.core.effort import EFFORTS
@@ -69,7 +69,7 @@ def add_requirements(parser: argparse.ArgumentParser, *, default: bool = False) 
     group.add_argument(
         "--evaluate-scale",
         metavar="X",
-        type=float,
+        type=positive,
         help="divide the values of its arrays by this (default: that of --scale)",
     )
     group.add_argument("--evaluate-samples", metavar="N", type=count, help="use at most so many of them")

@@ -13,7 +13,7 @@ from octavo.errors import closest
 
 _OTHER_NAMES = {"style": "--format"}  # keywords whose flag has another name
 _CALL = re.compile(r"(\w[\w.]*\([^()]*\))")  # code, which is left as it is
-_KEYWORD = re.compile(r"(?<![\w.'\"/-])([a-z]+(?:_[a-z]+)*)=(\([^)]*\)|'[^']*'|…|[\w.%]*\w)?")
+_KEYWORD = re.compile(r"(?<![\w.'\"/-])([a-z]+(?:_[a-z]+)*)=(\([^)]*\)|'[^']*'|…|-?[\w.%]*\w)?")
 _OF_A_FILE = re.compile(r"(Recipe|Plan) \S+:? ")  # what is said of a file is in the words of that file
 _SEVERAL_WORDS = re.compile(r"(?<![\w.'\"/=-])([a-z]+(?:_[a-z]+)+)(?![\w.'\"(/=])")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from octavo.core import codec
+from octavo.core.arguments import check_arguments
 from octavo.core.entries import (
     GRAPH_OUTPUT,
     Bounded,
@@ -241,12 +242,14 @@ class Plan(Shown):
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON (:meth:`to_json`)."""
+        check_arguments(path=path)
         with replacing([Path(path).absolute()]) as (file,):
             file.write(self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """Read a plan from JSON."""
+        check_arguments(path=path)
         try:
             data = json.loads(read_bytes(path, _MOST_BYTES).decode())
         except OSError as error:

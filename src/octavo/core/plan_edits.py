@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypedDict
 
+from octavo.core.arguments import check_arguments
 from octavo.core.entries import Derived, Dynamic, Entry, Key, Shared, Skipped
 from octavo.core.granularity import Granularity
 from octavo.core.override import Override
@@ -116,6 +117,7 @@ def _sources(entry: Entry) -> tuple[Key, ...]:
 
 def _matching(patterns: Iterable[str], op_types: Mapping[str, str], what: str) -> dict[str, None]:
     """Return the names that match any pattern; a pattern that matches nothing is an error."""
+    check_arguments(nodes=patterns)
     found: dict[str, None] = {}
     for pattern in (patterns,) if isinstance(patterns, str) else patterns:
         kind = pattern.removeprefix("op:") if pattern.startswith("op:") else None

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from octavo.core import codec
+from octavo.core.arguments import check_arguments
 from octavo.core.files import read_bytes, replacing
 from octavo.core.granularity import PerBlock, PerChannel, PerTensor
 from octavo.core.override import Override
@@ -113,6 +114,7 @@ class Recipe(Brief):
         type and leaves the rest of the scheme as it is.
         """
         changes = dict(codec.current_names("Recipe", changes))
+        check_arguments(**changes)
         refuse_unknown_fields("A recipe", self.__dataclass_fields__, changes)
         if isinstance(changes.get("weights"), str):
             changes["weights"] = weight_scheme(self.weights, changes["weights"])
@@ -172,7 +174,7 @@ class Recipe(Brief):
         except OSError as error:
             raise RecipeError(f"Recipe {path} can't be read: {error.strerror}.") from error
         except ValueError as error:
-            raise RecipeError(f"Recipe {path} is no text in UTF-8: {error}.") from error
+            raise RecipeError(f"Recipe {path} is not text; give a YAML or JSON file.") from error
         try:
             data = json.loads(text) if path.suffix == ".json" else _Loader(text).get_single_data()
         except Exception as error:  # PyYAML lets through whatever int() or a dict raises
@@ -184,6 +186,7 @@ class Recipe(Brief):
 
     def save(self, path: str | Path) -> None:
         """Write the recipe as YAML, or as JSON where the file name says so."""
+        check_arguments(path=path)
         path = Path(path)
         plain = self.to_dict()
         if path.suffix == ".json":

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, ClassVar
 
+from octavo.core.arguments import check_type
 from octavo.core.granularity import Granularity, PerChannel, PerTensor
 from octavo.core.qtypes import UINT8, QType, qtype
 from octavo.core.shown import Brief
@@ -63,9 +64,9 @@ class Percentile(Method):
     percent: float = 99.999
 
     def __post_init__(self) -> None:
-        if not 50.0 < self.percent <= 100.0:
+        if not isinstance(self.percent, int | float) or not 50.0 < self.percent <= 100.0:
             raise RecipeError(
-                f"A percentile of {self.percent} makes no range; choose between 50 and 100, such as 99.99."
+                f"A percentile of {self.percent!r} makes no range; choose between 50 and 100, such as 99.99."
             )
 
 
@@ -131,6 +132,7 @@ class Scheme(Brief):
         from octavo.core.codec import read_names  # which knows schemes
 
         read_names(self, {"qtype": QType, "granularity": Granularity, "method": Method})
+        check_type("method", self.method, Method, "a method, or its name such as 'percentile:99.99'")
         if self.min_range is not None and not 0.0 <= self.min_range < math.inf:
             raise RecipeError(
                 f"A smallest range of {self.min_range} makes no range; choose a small positive number such as"

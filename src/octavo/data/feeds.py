@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, Union
 
 import numpy as np
 
+from octavo.core.arguments import check_arguments
 from octavo.data.images.input_layout import channel_axis
 from octavo.data.readers import source_of
 from octavo.data.readers.python_objects import OneWay, Reader
@@ -32,6 +33,7 @@ class Feeds:
     """
 
     def __init__(self, data: Data, specs: Specs, *, limit: int | None = None) -> None:
+        check_arguments(samples=limit)
         if limit is not None and limit < 1:
             raise DataError(f"A limit of {limit} samples leaves nothing to calibrate with; use at least 1.")
         self._specs = list(specs)

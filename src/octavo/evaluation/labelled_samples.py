@@ -13,6 +13,7 @@ pairs                       ``(feed, label)``; a feed of several samples has sev
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from octavo.core.arguments import check_arguments
 from octavo.data.feeds import checked
 from octavo.data.readers.numpy_files import archive_arrays
 from octavo.data.readers.python_objects import Reader
-from octavo.errors import DataError
+from octavo.errors import DataError, RecipeError
 from octavo.evaluation import label_files
 from octavo.evaluation.image_samples import SUFFIXES as IMAGE_SUFFIXES
 from octavo.evaluation.task import Array, TaskContext
@@ -58,6 +60,11 @@ def labelled_samples(
 
     With ``label_arrays`` labels beside arrays may be arrays themselves, such as masks of segments.
     """
+    check_arguments(scale=scale)
+    if scale is not None and not 0 < scale < math.inf:
+        raise RecipeError(
+            f"scale={scale!r} is not above 0; give what the values are divided by, such as 255."
+        )
     truth_rank = None if label_arrays else 1
     if isinstance(data, str | Path):
         return _from_path(Path(data), labels, context, scale, truth_rank)

@@ -101,7 +101,9 @@ def with_widths(
     """Plan again with a width for each layer; the plan's notes say what came of it."""
     recipe = planned.recipe
     if samples is None:
-        raise DataError("Bits by sensitivity are measured on calibration data; pass some.")
+        raise DataError(
+            "Bits by sensitivity are measured on calibration data; give some: data=…, or leave bits out."
+        )
     if not samples.can_repeat:
         raise DataError(
             "Bits by sensitivity read the data after calibration does, and this data can be read only once;"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import onnx_ir as ir
 
 from octavo.calibration.engines import Engine, engine_of
+from octavo.core.arguments import check_arguments
 from octavo.core.progress import Progress, silent
 from octavo.core.stats import Stats
 from octavo.errors import RecipeError, closest
@@ -113,8 +114,7 @@ def run_of(
     stats: Stats | None = None,
 ) -> Run:
     """Group the keywords of a verb."""
-    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int)):
-        raise RecipeError(f"samples is a whole number, not {samples!r}.")
+    check_arguments(samples=samples)
     given: dict[str, Any] = dict(options)
     for name in given:
         if name not in Options.__annotations__:

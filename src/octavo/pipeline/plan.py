@@ -65,8 +65,15 @@ def refuse_nothing(model: ir.Model, plan: Plan, hint: str = "") -> None:
             " from. One that was trained with fake quantization is converted by octavo.convert_qat"
             " ('octavo qat')."
         )
-    reasons = Counter(f"{s.op_type}: {s.reason}" for s in plan.skipped).most_common(5)
-    listed = "; ".join(f"{count} × {text}" for text, count in reasons) or "no operator computes on floats"
+    kinds: dict[str, Counter[str]] = {}
+    for skipped in plan.skipped:
+        kinds.setdefault(skipped.reason, Counter())[skipped.op_type] += 1
+    reasons = sorted(kinds.items(), key=lambda one: -one[1].total())[:5]
+    listed = "; ".join(
+        f"{reason} ({', '.join(f'{count} {kind}' for kind, count in ops.most_common(5))})"
+        for reason, ops in reasons
+    )
+    listed = listed or "no operator computes on floats"
     raise ModelError(f"{io.describe(model)} has nothing that can be quantized: {listed}.{hint}")
 
 

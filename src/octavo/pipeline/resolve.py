@@ -48,7 +48,7 @@ def check_data(chosen: Sequence[Step], data: Any, run: Run) -> None:
     if any(one.phase is not Phase.WEIGHTS for one in chosen) and run.observation.stats is not None:
         raise RecipeError(f"The steps {names} have to run the model: give data instead of statistics.")
     if chosen and data is None and run.observation.stats is None:
-        raise DataError(f"The steps {names} need calibration data; pass some, or leave the steps out.")
+        raise DataError(f"The steps {names} need calibration data; give some, or leave the steps out.")
 
 
 def enough(listed: Sequence[ListedStep], samples: FingerprintedSamples) -> tuple[Step, ...]:

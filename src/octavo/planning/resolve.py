@@ -128,7 +128,7 @@ def _by_algorithm(
         )
     if chosen.wants is not Inputs.NONE and inputs is None:
         raise DataError(
-            f"The weight algorithm {entry.algorithm!r} needs calibration data for {key}: pass some, or choose"
+            f"The weight algorithm {entry.algorithm!r} needs calibration data for {key}: give some, or choose"
             " k-quant, which needs none."
         )
     axis, content = grain.axis, _content(_named(key, values))

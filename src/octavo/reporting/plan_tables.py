@@ -23,23 +23,35 @@ from octavo.reporting.text import columns, many, notes_lines, some, tally
 def entry_text(entry: Entry) -> str:
     """Return an entry in words: ``uint8 measured by min/max``, ``int8/channel from its values (rtn)``."""
     match entry:
-        case Measured(scheme):
-            method = method_words(codec.method_text(scheme.method))
-            return f"{scheme_text(scheme)} measured by {method}"
-        case Bounded(scheme, low, high):
-            return f"{scheme_text(scheme)} bounded by {low:g} … {high:g}"
-        case Shared(tensor, reader):
-            return f"same as {Key(tensor, reader)}"
         case Derived(x, w):
             return f"int32, scale of {Key(*x)} × scale of {Key(*w)}"
-        case Fixed(scheme):
-            return f"{scheme_text(scheme)} as given"
-        case Constant(scheme, algorithm):
-            return f"{scheme_text(scheme)} from its values ({algorithm or 'rtn'})"
+        case Shared():
+            return origin_text(entry)
         case Dynamic(qtype, twice, by_row):
             split = " split into high and low part" if twice else ""
             rows = ", a scale for each row" if by_row else ""
-            return f"{qtype}{split}{rows}, range found while the model runs"
+            return f"{qtype}{split}{rows}, {origin_text(entry)}"
+        case _:
+            return f"{scheme_text(entry.scheme)} {origin_text(entry)}"
+
+
+def origin_text(entry: Entry) -> str:
+    """Return where scale and zero point come from, for where the type is told beside it."""
+    match entry:
+        case Measured(scheme):
+            return f"measured by {method_words(codec.method_text(scheme.method))}"
+        case Bounded(_, low, high):
+            return f"bounded by {low:g} … {high:g}"
+        case Shared(tensor, reader):
+            return f"same as {Key(tensor, reader)}"
+        case Derived():
+            return "scale of the input × scale of the weight"
+        case Fixed():
+            return "as given"
+        case Constant(_, algorithm):
+            return f"from its values ({algorithm or 'rtn'})"
+        case Dynamic():
+            return "range found while the model runs"
 
 
 _METHOD_NAMES = {"minmax": "min/max", "mse": "MSE"}

@@ -1,5 +1,6 @@
 """Datasheets of the runtimes that a model can be quantized for, found by name."""
 
+from octavo.core.arguments import check_type
 from octavo.core.lazy import load_entry
 from octavo.errors import RecipeError, closest
 from octavo.targets.target import Target
@@ -25,6 +26,7 @@ def target(name: str | Target) -> Target:
     """Return the target of this name."""
     if isinstance(name, Target):
         return name
+    check_type("target", name, str, "a Target or the name of one, such as 'tensorrt'")
     if name not in TARGETS:
         raise RecipeError(
             f"{name!r} is not a target{closest(name, TARGETS) or '.'} Known: {', '.join(TARGETS)}."

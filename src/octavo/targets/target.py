@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from octavo.core.cpu import checked_threads
 from octavo.core.recipe import Recipe, Style
 
 
@@ -153,6 +154,7 @@ class Target:
     def at(self, threads: int | None) -> Target:
         """Return the sheet for models that run with so many threads; None: not known, few are assumed."""
         many = self.many_threads
+        threads = checked_threads(threads)
         if many is None or threads is None or threads < many.threads:
             return self
         convolutions = replace(

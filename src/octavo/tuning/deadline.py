@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 
 from octavo.core.progress import Progress
+from octavo.errors import RecipeError
 
 
 def processor_seconds() -> float:
@@ -44,6 +45,12 @@ class Limit:
 TIME_LIMIT = Limit(180.0, counts_waiting=False, once_kept=40.0)
 
 
+def _checked(seconds: float) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise RecipeError(f"time_limit={seconds!r} is not a time; give seconds above 0, for example 600.")
+    return seconds
+
+
 @dataclass
 class Deadline:
     """When a search has to end; without a limit, never."""
@@ -57,7 +64,7 @@ class Deadline:
     @classmethod
     def after(cls, limit: Limit | float | None) -> Deadline:
         """So many seconds from now."""
-        found = Limit(limit) if isinstance(limit, int | float) else limit
+        found = limit if limit is None or isinstance(limit, Limit) else Limit(_checked(limit))
         if found is None or found.began is None:
             return cls(found)
         return cls(found, began=found.began)

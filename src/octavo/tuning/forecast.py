@@ -9,7 +9,7 @@ A pass is one run of the calibration samples that records ranges; what steps obs
 passes, and what they compute in products of weights: N · K² of a layer with K inputs and N outputs. Until a
 pass has been made, its time is derived from that of a run of the float model. How long models take to make is
 corrected by the ratio of the time taken to the time predicted so far. Timing takes as long for each model as
-it took until intervals were narrow the last time.
+it took until intervals were narrow the last time, and a round of it as long as rounds took.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ class Forecast:
         self._phase, self._done, self._total = "", 0, 0
         self._timed = 0.0  # seconds of timing in the present work
         self._until_precise: float | None = None  # seconds for each model until intervals were narrow
+        self._round = max(self.run_seconds, MIN_SECONDS)  # seconds of a round of timing for each model
         self._taken, self._predicted = 0.0, 0.0  # seconds of making models
 
     def begin(self, work: Work, ahead: Sequence[Work]) -> None:
@@ -159,6 +160,8 @@ class Forecast:
             self.evaluation_seconds = seconds
         elif self._phase == TIMING:
             self._timed += seconds
+            if self._done:
+                self._round = seconds / self._done / (self._work.timed + 1)
         self._phase, self._phase_began = "", now
 
     def _phase_left(self, now: float) -> float:
@@ -199,4 +202,4 @@ class Forecast:
         usual = TIMING_FACTOR * work.seconds
         if self._until_precise is not None:
             usual = min(self._until_precise * (work.timed + 1), MAX_TIME_FACTOR * work.seconds)
-        return max(MIN_ROUNDS * (work.timed + 1) * max(self.run_seconds, MIN_SECONDS), usual)
+        return max(MIN_ROUNDS * (work.timed + 1) * self._round, usual)

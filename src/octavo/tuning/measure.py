@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -111,15 +112,18 @@ class Reference:
         if self.language is not None:
             self.samples = self.language.judged_on(samples)
         names = None if self.language is None else [self.language.logits]
-        answers = []
+        answers, taken = [], []
         for number, sample in enumerate(self.samples):
+            began = time.monotonic()
             answer = session.run(sample, names)
+            taken.append(time.monotonic() - began)
             _save(folder / f"sample{number}.npz", sample)
             _save(folder / f"answer{number}.npz", answer)
             if self.language is None:  # logits of all samples are large, and it is known what they are
                 answers.append(answer)
         found = Outputs.of_language_model(self.language) if self.language else outputs_of(answers, samples[0])
         self.job = Judging(folder, found)
+        self.run_seconds = median(taken)  # the first run reserves memory as well
 
     def fidelity(
         self, names: Sequence[str], engine: Engine, progress: Progress | None = None

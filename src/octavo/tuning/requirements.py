@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
+from octavo.core.arguments import check_type
 from octavo.core.effort import best_path
 from octavo.core.outputs import refuse_special
 from octavo.errors import RecipeError, closest
@@ -15,7 +16,7 @@ from octavo.result import Result
 from octavo.targets import Target
 from octavo.tuning.objective import Objective
 from octavo.tuning.task_check import TaskCheck
-from octavo.tuning.trial import Demands, Drop
+from octavo.tuning.trial import Demands, Drop, checked_limit
 
 
 class Requirements(TypedDict, total=False):
@@ -51,14 +52,15 @@ def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
             "Requirements are octavo.Demands or a dict such as {'min_sqnr': 20}, not a"
             f" {type(given).__name__}."
         )
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in given.items():
         if name not in GATES:
             raise RecipeError(f"There is no requirement {name!r}{closest(name, GATES) or '.'}")
         if value is not None:
-            found[name] = (
-                Drop.parse(str(value)) if name == "max_drop" and not isinstance(value, Drop) else value
-            )
+            if name == "max_drop":
+                found[name] = value if isinstance(value, Drop) else Drop.parse(str(value))
+            else:
+                found[name] = checked_limit(name, value)
     return found
 
 
@@ -80,6 +82,8 @@ def demands_of(given: Demands | Mapping[str, Any] | None, data: Any) -> Demands 
 
 def task_of(task: TaskCheck | str | None, data: Any) -> TaskCheck | None:
     """Return the task that trials are evaluated on; a name alone is evaluated on the same data."""
+    if task is not None:
+        check_type("task", task, (TaskCheck, str), "a TaskCheck or the name of a task")
     return TaskCheck(task, data) if isinstance(task, str) else task
 
 

@@ -70,15 +70,12 @@ class TrialRunner:
         source = self.prepared.source
         self.float_model = Path(source) if isinstance(source, str | Path) else io.load(source)
         session = Session.open(self.float_model, threads=self.threads)
-        began = time.monotonic()
         self.reference = Reference(session, self.split.held, self.folder)
-        held, samples = len(self.split.held), len(self.split.calibration or ())
-        taken = (time.monotonic() - began) / max(1, held)
         self.forecast = Forecast(
             self.run.progress,
-            samples,
-            held,
-            run_seconds=taken,
+            samples=len(self.split.calibration or ()),
+            held=len(self.split.held),
+            run_seconds=self.reference.run_seconds,
             most=lambda: self.deadline.wall_seconds_left,
             began=self.deadline.began,
         )

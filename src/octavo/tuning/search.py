@@ -68,6 +68,7 @@ class Search:
         self.thorough, self.destination, self.is_free = thorough, destination, is_free
         self.layers: tuple[Layer, ...] = ()  # what the layers of the best static trial lose
         self.best: Trial | None = None  # so far, of those that meet the demands
+        self.quick: list[Candidate] | None = None  # those that are made in no time, once they are known
         self._products: float | None = None  # of the weights of quantized layers
 
     def run(self) -> None:
@@ -89,6 +90,7 @@ class Search:
         first = runner.try_all([plain] if plain is not None else [])
         if self.best is None:
             self._look(first)
+        self.quick = self._quick_round(first)
         self.begin("quick")
         self._try_quick([*first, *without_data])
         self._try_steps()
@@ -119,13 +121,16 @@ class Search:
         if has_data and (start is None or self._could_gain(start)):
             steps = self._step_works(start)
         grown = [Work(made=3, timed=3, seconds=half)] * (2 if self.thorough else 1)
+        quick = 1 if self.quick is None else len(self.quick)
+        untimed = start is not None and start.speed is None  # its fidelity tells alone
+        close = self.demands.is_close(start) if start is not None and untimed else self._is_close()
         return {
             "float": [],
             "dynamic": [Work(made=1, timed=2, seconds=FIRST_LOOK)],
             "static": [Work(passes=1, made=1)] if has_data else [],
-            "quick": [Work(made=1, timed=3, seconds=half)],
+            "quick": [Work(made=quick, timed=quick + 2, seconds=half)],
             "steps": steps,
-            "layers in float": grown if self.thorough or (start is not None and not self._is_close()) else [],
+            "layers in float": grown if self.thorough or (start is not None and not close) else [],
             "compressed": [],
             "finals": self._final_works(self.seconds / 4 if steps else self.seconds),  # seldom after steps
         }
@@ -135,7 +140,7 @@ class Search:
         good = self._finalists()
         if len(good) > 1 and len({trial.speed for trial in good}) == 1:
             return []
-        return [Work(timed=FINALISTS, seconds=seconds)]
+        return [Work(timed=min(FINALISTS, max(2, len(good))) if good else FINALISTS, seconds=seconds)]
 
     def _step_works(self, start: Trial | None) -> list[Work]:
         """Return what the candidates with steps take that are not made yet; what others observed is known."""
@@ -178,14 +183,18 @@ class Search:
         self.runner.measure(tried, min(FIRST_LOOK, self.seconds))
         self._keep_best()
 
-    def _try_quick(self, first: Sequence[Trial]) -> None:
+    def _quick_round(self, first: Sequence[Trial]) -> list[Candidate]:
         """What is made in no time: the first layer in float; linear layers at run time beside all else."""
-        runner, quick = self.runner, []
+        quick: list[Candidate] = []
         for plain in first:
             if plain.result is not None and plain.candidate.static:
                 quick += self._starts_float(plain)
                 quick += mixed_round(plain.candidate, plain.result.plan)
-        tried = [*first, *runner.try_all(quick)]
+        return quick
+
+    def _try_quick(self, first: Sequence[Trial]) -> None:
+        runner = self.runner
+        tried = [*first, *runner.try_all(self.quick or [])]
         tried += runner.try_all(self._uncompressed(tried))
         runner.measure(tried, self.seconds / 2)
         self._keep_best()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.calibration.engines import Engine
+from octavo.core.arguments import check_arguments
 from octavo.core.progress import Progress
 from octavo.errors import RecipeError
 from octavo.evaluation.scores import Evaluation
@@ -60,6 +61,7 @@ class TaskChecker:
         from octavo.evaluation.evaluator import evaluate  # slow to import, and seldom needed
 
         check = self._check
+        check_arguments(options=check.options)
         return evaluate(
             model,
             check.data,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,19 @@ class Drop:
         return f"{100 * self.amount:g} %" if self.relative else f"{self.amount:g}"
 
 
+def checked_limit(name: str, value: float) -> float:
+    """Return the number of a requirement; raise for one that nothing or everything meets by mistake."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise RecipeError(f"{name}={value!r} is not a number.")
+    if name == "max_size" and value <= 0:
+        raise RecipeError(
+            f"{name}={value:g} allows no weights at all; give a share of float's bytes, such as 0.3."
+        )
+    if name == "min_speed" and not 0 <= value < math.inf:
+        raise RecipeError(f"{name}={value:g} is not a speed; give a multiple of float's, such as 1.5.")
+    return value
+
+
 @dataclass(frozen=True)
 class Score:
     """A task's first metric, of the trial and of the float model on the same samples.
@@ -114,6 +128,11 @@ class Demands:
     max_drop: Drop | None = None  # of a task's figure
     max_size: float = 1.0  # to the float model's weights
     optimize: Objective = Objective.BALANCED  # what counts most of those that meet all this
+
+    def __post_init__(self) -> None:
+        for name in ("min_speed", "min_sqnr", "max_size"):
+            if getattr(self, name) is not None:
+                checked_limit(name, getattr(self, name))
 
     def missed(self, trial: Trial) -> str | None:
         """Why a trial does not meet them; None if it does."""

@@ -44,7 +44,7 @@ class Importance:
     def blocks(self, rows: Array, scheme: BlockScheme, inputs: Array | None = None) -> Blocks:
         """Quantize rows, block by block."""
         if inputs is None:
-            raise DataError("The importance of input channels comes from calibration data; pass some.")
+            raise DataError("The importance of input channels comes from calibration data; give some.")
         weight = _for_blocks(inputs, scheme)
         return by_rows(rows, scheme, lambda tiles, _: self._solve(tiles, weight, scheme, rows.dtype))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.calibration.engines.protocol import Engine, FileJob, Job, held, threads_each
+from octavo.core.arguments import check_arguments
 from octavo.core.cpu import cores
 from octavo.errors import RecipeError, closest
 
@@ -23,7 +24,10 @@ def engine_of(
     ``threads`` are the threads of all workers on this machine together; in Ray, of each worker.
     """
     if not isinstance(engine, str):
+        if not hasattr(engine, "map"):
+            raise RecipeError(f"engine is one of {', '.join(ENGINES)}, or an engine, not {engine!r}.")
         return engine
+    check_arguments(workers=workers)
     if engine not in ENGINES:
         raise RecipeError(
             f"There is no engine {engine!r}{closest(engine, ENGINES) or ';'} "
@@ -31,6 +35,8 @@ def engine_of(
         )
     if workers is not None and workers < 1:
         raise RecipeError(f"The number of workers must be 1 or more, not {workers}.")
+    if engine == "serial" and (workers or 1) > 1:
+        raise RecipeError(f"workers={workers} can't be combined with engine='serial'; leave one of them out.")
     if address is not None and engine != "ray":
         raise RecipeError(f"An address is for the engine 'ray', not for {engine!r}; leave one of them out.")
     match engine:  # a module is loaded when its engine is chosen

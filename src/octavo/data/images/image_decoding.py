@@ -62,6 +62,11 @@ def open_image(path: str | Path, mode: str = "RGB") -> Image.Image:
         raise DataError(
             f"There is not enough memory to decode {path}; make it smaller, or leave it out."
         ) from error
+    except package.UnidentifiedImageError as error:
+        kinds = ", ".join(_FORMATS)
+        raise DataError(
+            f"{path} can't be read as an image: it is damaged, or none of {kinds}; arrays need no preprocess."
+        ) from error
     except _WRONG as error:
         raise DataError(f"{path} can't be read as an image: {error}.") from error
 

@@ -65,7 +65,8 @@ def cuts(shapes: Mapping[str, Shape], specs: Specs, where: str, *, whole: bool =
     refuse_unknown(shapes, specs, where)
     for spec in specs:
         if spec.name not in shapes:
-            raise DataError(f"{where} lacks the input {spec.name!r}.")
+            held = f"it holds {', '.join(map(repr, shapes))}" if shapes else "it holds no array"
+            raise DataError(f"{where} lacks the input {spec.name!r}: {held}; save one array for each input.")
     if whole and all(_fits(shapes[spec.name], spec) for spec in specs) and not is_batch(shapes, specs):
         return Cuts(1, {spec.name: Cut("whole", 1) for spec in specs})
     found = {spec.name: _cut(shapes[spec.name], spec, where) for spec in specs}

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from octavo.core.arguments import check_type
 from octavo.core.cpu import cores
 from octavo.data.batches import batch_of, in_batches
 from octavo.data.images.image_decoding import SUFFIXES, pillow
@@ -91,6 +92,7 @@ def images(
     channels and element type are the model's; ``size`` is needed where the model leaves it open. ``batch``
     images make one feed. ``workers`` threads decode ahead of the model; with 0 it waits for each.
     """
+    check_type("files", files, (str, os.PathLike, Sequence), "a folder or a list of image files")
     if isinstance(files, str | os.PathLike):
         given: Path | tuple[Path, ...] = Path(files)
         if not Path(files).exists():

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from octavo.core.arguments import check_arguments
 from octavo.core.progress import Progress, silent
 from octavo.data.decoder import with_own_cache
 from octavo.errors import ModelError, RecipeError
@@ -48,6 +49,7 @@ def bench(
     ``seconds`` how long all are timed; ``clock="cpu"`` counts processor time, which is steadier on a busy
     machine. Memory and load time are measured in separate processes.
     """
+    check_arguments(seconds=seconds, batch=batch, threads=threads, clock=clock)
     if seconds <= 0 or (batch is not None and batch < 1) or (threads is not None and threads < 1):
         raise RecipeError("seconds, batch and threads must be above zero.")
     if clock not in CLOCKS:

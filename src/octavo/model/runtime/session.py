@@ -26,7 +26,8 @@ import onnx
 import onnx_ir as ir
 
 from octavo.core import scratch
-from octavo.errors import DataError, ModelError, RecipeError
+from octavo.core.cpu import checked_threads
+from octavo.errors import DataError, ModelError
 from octavo.model.graph import meta
 from octavo.model.graph.meta import describe
 from octavo.model.runtime import bfloat16
@@ -208,7 +209,6 @@ def _spec(argument: Any) -> InputSpec:
     return InputSpec(argument.name, np.dtype(_NUMPY[element]), shape)
 
 
-_MAX_THREADS = 1024  # of a session; each takes memory, and the runtime starts all of them
 
 
 def _options(threads: int | None, optimize: bool, custom_ops: Sequence[str | Path]) -> Any:
@@ -217,9 +217,7 @@ def _options(threads: int | None, optimize: bool, custom_ops: Sequence[str | Pat
     options.log_severity_level = 4  # failures are raised
     levels = ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
-    if threads is not None:
-        if threads > _MAX_THREADS:
-            raise RecipeError(f"threads: {threads} are more than any machine runs; give 1 to {_MAX_THREADS}.")
+    if checked_threads(threads) is not None:
         options.intra_op_num_threads = threads
     for library in custom_ops:
         try:

@@ -12,7 +12,7 @@ from octavo.core.qparams import QParams
 from octavo.core.stats import Stats
 from octavo.emission.names import QUANTIZED
 from octavo.reporting.html import histogram, operator_graph
-from octavo.reporting.plan_tables import entry_text
+from octavo.reporting.plan_tables import origin_text
 from octavo.reporting.summary import Outcome
 
 SCHEMA = 1
@@ -83,7 +83,7 @@ def _tensor(result: Quantization, key: Key) -> dict[str, Any]:
         "tensor": key.tensor,
         "reader": key.consumer,
         "kind": kind,
-        "how": entry_text(entry),
+        "how": origin_text(entry),
     }
     if params is not None:
         found |= numbers(params)
