@@ -95,7 +95,7 @@ def test_timing_takes_as_long_as_it_took_until_intervals_were_narrow() -> None:
     clock.now = 10.0  # of 24 seconds at most
     forecast.begin(Work(timed=3, seconds=8.0), [])
     assert forecast.seconds_left == pytest.approx(20.0)
-    forecast.progress(TIMING, 1, None)
+    forecast.progress(TIMING, 100, None)
     clock.now += 24.0  # all that there was, and still not narrow
     forecast.begin(Work(timed=1, seconds=8.0), [])
     assert forecast.seconds_left == pytest.approx(8.0 * TIMING_FACTOR)

@@ -75,10 +75,11 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     )
     plain = result.to_dict()
     text = bench_table(plain)
+    gates = _gates(options, result, data)
     if options.report is not None:
-        _write(options, plain)
+        _write(options, with_gates(Answer(text, plain), gates).data)
         text += f"\n\nwritten: {shown(options.report)}"
-    return with_gates(Answer(text, plain), _gates(options, result, data))
+    return with_gates(Answer(text, plain), gates)
 
 
 def _write(options: argparse.Namespace, plain: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from octavo.errors import RecipeError
 
 if TYPE_CHECKING:
     from octavo.comparison.comparison_result import Comparison
+    from octavo.tuning.gates import Gate
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,15 +74,20 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
             text += f"\n\nwritten: {shown(options.propose)}"
         else:
             text += f"\n\nnot written: {shown(options.propose)}, as nothing that was tried is better"
+    gates = _gates(options, data)
     if options.report is not None:
-        _report(found, result, options.report, options.quantized)
+        plain = with_gates(Answer(text, result), gates).data
+        _report(found, plain, options.report, options.quantized)
         text += f"\n\nwritten: {shown(options.report)}"
-    answer = Answer(text, result)
+    return with_gates(Answer(text, result), gates)
+
+
+def _gates(options: argparse.Namespace, data: Any) -> Sequence[Gate]:
     if not limits_of(options):
-        return answer
+        return ()
     from octavo.tuning.gates import check_gates
 
-    gates = check_gates(
+    return check_gates(
         options.model,
         options.quantized,
         limits_of(options),
@@ -89,7 +96,6 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         samples=options.samples,
         threads=options.threads,
     )
-    return with_gates(answer, gates)
 
 
 def _check_recipe_name(path: str | None) -> None:

@@ -62,11 +62,11 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         if options.others
         else (evaluate(options.model, data, options.task, **settings),)
     )
-    answer = _answer(results, options)
+    answer, gates = _answer(results, options), _gates(options, results)
     if options.report is not None:
-        _write(options, results)
+        _write(options, results, gates)
         answer = Answer(f"{answer.text}\n\nwritten: {shown(options.report)}", answer.data)
-    return with_gates(answer, _gates(options, results))
+    return with_gates(answer, gates)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -104,16 +104,17 @@ def _answer(results: tuple[Evaluation, ...], options: argparse.Namespace) -> Ans
     return Answer(evaluations_table(plain), data)
 
 
-def _write(options: argparse.Namespace, results: tuple[Evaluation, ...]) -> None:
+def _write(options: argparse.Namespace, results: tuple[Evaluation, ...], gates: list[Gate]) -> None:
     from octavo.reporting.evaluation_tables import evaluation_markdown, evaluation_table, evaluations_table
     from octavo.reporting.html import report
 
     plain = [result.to_dict() for result in results]
     models = options.others or [options.model]
-    pages = [part for model, data in zip(models, plain, strict=True) for part in (model, data)]
+    listed = {"gates": [gate.to_dict() for gate in gates]}
+    pages = [part for model, data in zip(models, plain, strict=True) for part in (model, {**data, **listed})]
     write_report(
         options.report,
-        _answer(results, options).data,
+        with_gates(_answer(results, options), gates).data,
         page=lambda: report(*pages),
         markdown=lambda: "\n".join(
             evaluation_markdown(data, f"Evaluation of {Path(data['model']).name}") for data in plain

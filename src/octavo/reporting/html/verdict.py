@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from octavo.core.intervals import wilson_half_width
@@ -238,12 +239,35 @@ def required(side: Side) -> Tile | None:
     tuning = _tuning(side)
     listed = requirements(tuning.get("demands") or {})
     if not listed:
-        return None
+        return _gates(side)
     met = bool(tuning.get("met"))
     if met and not asked(tuning.get("demands") or {}):
         return None
     words = f"{'Meets' if met else 'Misses'} what was required: {', '.join(listed)}."
     return Tile("requirements", "met" if met else "not met", ", ".join(listed), GOOD if met else POOR, words)
+
+
+def _gates(side: Side) -> Tile | None:
+    """Return the requirements that a verb has checked on this model."""
+    kinds = ("quantization", "evaluation", "comparison", "bench")
+    found = [
+        gate
+        for kind in kinds
+        for gate in side.part(kind).get("gates") or ()
+        if not gate.get("model") or Path(gate["model"]).name == side.name
+    ]
+    if not found:
+        return None
+    missed = [gate for gate in found if not gate["passed"]]
+    listed = [f"{gate['name'].replace('_', '-')} {gate['limit']}" for gate in found]
+    said = "; ".join(
+        f"{gate['name'].replace('_', '-')} {gate['limit']}, measured {gate['measured']}" for gate in missed
+    )
+    words = f"Misses what was required: {said}."
+    if not missed:
+        words = f"Meets what was required: {', '.join(listed)}."
+    value, level = ("not met", POOR) if missed else ("met", GOOD)
+    return Tile("requirements", value, ", ".join(listed), level, words)
 
 
 def coverage(side: Side) -> Tile | None:

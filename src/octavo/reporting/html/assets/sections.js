@@ -56,6 +56,7 @@ function accuracy(sides) {
     const { evaluation } = side;
     const before = new Map(evaluation.against_scores.map((score) => [score.name, score]));
     const lost = new Map(evaluation.differences.map((one) => [one.name, one]));
+    const sign = (value) => (value < 0 ? '−' : value > 0 ? '+' : '');
     const unit = (score, value) => (score.percent ? `${(100 * value).toFixed(1)} points` : metric(value, score));
     const interval = (score) => (known(score.low) && known(score.high) ? `${metric(score.low, score)} … ${metric(score.high, score)}` : '–');
     const columns = [
@@ -65,7 +66,7 @@ function accuracy(sides) {
       { label: '95 % interval', numeric: true, value: (score) => score.low, show: interval },
     ];
     if (evaluation.differences.length) {
-      columns.push({ label: 'difference', numeric: true, value: (score) => (lost.get(score.name) || {}).value, show: (score) => { const one = lost.get(score.name); return one ? `${one.value < 0 ? '−' : '+'}${unit(score, Math.abs(one.value))} ± ${unit(score, one.half_width).replace(' points', '')}` : '–'; } });
+      columns.push({ label: 'difference', numeric: true, value: (score) => (lost.get(score.name) || {}).value, show: (score) => { const one = lost.get(score.name); return one ? `${sign(one.value)}${unit(score, Math.abs(one.value))} ± ${unit(score, one.half_width).replace(' points', '')}` : '–'; } });
       columns.push({ label: 'significance', value: (score) => (lost.has(score.name) ? String(lost.get(score.name).significant) : null), show: (score) => (lost.has(score.name) ? (lost.get(score.name).significant ? 'beyond noise' : 'within noise') : '') });
     }
     const classes = evaluation.per_class.model;
@@ -81,14 +82,14 @@ function accuracy(sides) {
           { label: 'name', value: (row) => row.name },
           ...(reference.size ? [
             { label: 'reference', numeric: true, value: (row) => reference.get(row.name), show: (row) => metric(reference.get(row.name), kind) },
-            { label: 'difference', numeric: true, value: (row) => (reference.has(row.name) && known(row.value) ? row.value - reference.get(row.name) : null), show: (row) => { const d = row.value - reference.get(row.name); return Number.isFinite(d) ? `${d < 0 ? '−' : '+'}${unit(kind, Math.abs(d))}` : '–'; } },
+            { label: 'difference', numeric: true, value: (row) => (reference.has(row.name) && known(row.value) ? row.value - reference.get(row.name) : null), show: (row) => { const d = row.value - reference.get(row.name); return Number.isFinite(d) ? `${sign(d)}${unit(kind, Math.abs(d))}` : '–'; } },
           ] : []),
           { label: evaluation.per_class.figure || 'model', numeric: true, value: (row) => row.value, show: (row) => metric(row.value, kind) },
           { label: 'count', numeric: true, value: (row) => row.count },
         ],
       }).node) : null);
   };
-  return { title: 'Accuracy', lead: 'How accurate the model is, with 95 % confidence intervals; both models saw the same samples.', node: each(with_it, part) };
+  return { title: 'Accuracy', lead: 'How accurate the model is, with 95 % confidence intervals; all models saw the same samples.', node: each(with_it, part) };
 }
 
 function depth(sides) {
@@ -120,7 +121,7 @@ function depth(sides) {
   return {
     title: 'Error by layer',
     lead: 'SQNR is the energy of a tensor over that of its error. “Operator alone” feeds each operator with float inputs, so that it names the culprit; “model up to here” carries along what came before.',
-    node: el('div', {}, picture.node, el('p', { class: 'muted hint' }, 'Drag the bar below the chart, or hold Ctrl and turn the wheel, to zoom; click a point to see its tensor. Above 70 dB points are drawn at 70; float rounding alone is there.'),
+    node: el('div', {}, picture.node, el('p', { class: 'muted hint' }, 'Drag the bar below the chart, or hold Ctrl and turn the wheel, to zoom; click a point to see its tensor. Points above 70 dB are drawn at 70: up there only float rounding is left.'),
       el('details', { class: 'data' }, el('summary', {}, 'The same as a table'), listing.node),
       each(with_it, (side) => el('div', {}, outputs(side), culprits(side)))),
   };
