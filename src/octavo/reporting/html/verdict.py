@@ -309,5 +309,6 @@ def verdict(side: Side) -> dict[str, str]:
     if met is not None:
         sentences.append(met.said)
         level = level if met.level == GOOD else POOR
+        badge = badge if met.level == GOOD or badge in _WORSE else "requirement not met"
     badge = level if badge in _WORSE else badge
     return {"level": level, "badge": badge, "text": " ".join(sentences)}
