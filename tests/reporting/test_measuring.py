@@ -80,3 +80,8 @@ def test_a_share_of_few_samples_has_a_wide_interval() -> None:
     assert counted_share_text(5 / 6, 6) == "83.3 % ± 26.7"
     assert counted_share_text(0.9, 10_000) == "90.0 % ± 0.6"
     assert counted_share_text(1.0, 6) == "100.0 % ± 19.5"
+
+
+def test_a_lopsided_interval_is_told_by_its_ends() -> None:
+    one = {"name": "map", "value": -0.039, "low": -0.061, "high": 0.001, "half_width": 0.031}
+    assert difference_text(one, percent=True) == "−3.9 points (−6.1 … +0.1)"

@@ -105,11 +105,26 @@ def interval_text(score: Mapping[str, Any]) -> str:
     return " … ".join(text.removesuffix(" %").removesuffix(" dB") for text in texts)
 
 
+_SKEWED = 0.2  # of half an interval that its middle may lie beside the value, for ± to be fair
+
+
 def difference_text(difference: Mapping[str, Any], percent: bool) -> str:
-    """Return a difference with half the width of its interval: ``−0.3 points ± 0.4``."""
+    """Return a difference with half the width of its interval: ``−0.3 points ± 0.4``.
+
+    Of an interval that reaches much further on one side, as resampling may give, both ends are told.
+    """
     value, half = number(difference["value"]), number(difference["half_width"])
     if value is None or half is None or not math.isfinite(value):
         return NONE
+    low, high = number(difference.get("low")), number(difference.get("high"))
+    if low is not None and high is not None and abs((low + high) / 2 - value) > _SKEWED * half:
+        factor, form, unit = 1.0, ".3g", ""
+        if percent:
+            factor, form, unit = 100.0, ".1f", " points"
+        elif is_decibels(str(difference["name"])):
+            form, unit = ".1f", " dB"
+        told, *ends = (signed(factor * one, form) for one in (value, low, high))
+        return f"{told}{unit} ({' … '.join(ends)})"
     if percent:
         digits = 1 if 100 * half >= 0.1 else 2
         return f"{signed(100 * value, f'.{digits}f')} points ± {100 * half:.{digits}f}"

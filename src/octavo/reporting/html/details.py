@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from octavo.core.plan import Constant, Derived, Key, Measured, Plan
+from octavo.core.plan import Constant, Derived, Dynamic, Key, Measured, Plan
 from octavo.core.qparams import QParams
 from octavo.core.stats import Stats
 from octavo.emission.names import QUANTIZED
@@ -85,6 +85,8 @@ def _tensor(result: Quantization, key: Key) -> dict[str, Any]:
         "kind": kind,
         "how": origin_text(entry),
     }
+    if isinstance(entry, Dynamic):
+        found["type"] = str(entry.qtype)
     if params is not None:
         found |= numbers(params)
     measured = entry.of if isinstance(entry, Measured) and entry.of is not None else key.tensor

@@ -194,7 +194,11 @@ def _fidelity_of_trials(tuning: Mapping[str, Any]) -> list[Tile]:
     value, same = number(best.get("sqnr_db")), number(best.get("agreement"))
     if value is not None:
         interval = _decibel_interval(best.get("sqnr_interval"))
-        found.append(_sqnr_tile(value, f"{interval}{samples}", f"at the worst output, {samples}"))
+        parts = {name: number(one) for name, one in (best.get("outputs") or {}).items()}
+        known = {name: one for name, one in parts.items() if one is not None}
+        where = min(known, key=known.__getitem__) if len(known) > 1 else "the worst output"
+        detail = f"{interval}{f'{where}, ' if len(known) > 1 else ''}{samples}"
+        found.append(_sqnr_tile(value, detail, f"at {where}, {samples}"))
     if same is not None:
         width = f"± {100 * wilson_half_width(same, sample_count(best, held)):.1f} points"
         said = f"Same class as float: {share_text(same)} {width}."

@@ -58,6 +58,12 @@ function accuracy(sides) {
     const lost = new Map(evaluation.differences.map((one) => [one.name, one]));
     const sign = (value) => (value < 0 ? '−' : value > 0 ? '+' : '');
     const unit = (score, value) => (score.percent ? `${(100 * value).toFixed(1)} points` : metric(value, score));
+    // An interval that reaches much further on one side is told by its ends.
+    const gap = (score, one) => {
+      const bare = (value) => `${sign(value)}${unit(score, Math.abs(value)).replace(' points', '')}`;
+      const skewed = known(one.low) && known(one.high) && Math.abs((one.low + one.high) / 2 - one.value) > 0.2 * one.half_width;
+      return `${sign(one.value)}${unit(score, Math.abs(one.value))} ${skewed ? `(${bare(one.low)} … ${bare(one.high)})` : `± ${unit(score, one.half_width).replace(' points', '')}`}`;
+    };
     const interval = (score) => (known(score.low) && known(score.high) ? `${metric(score.low, score)} … ${metric(score.high, score)}` : '–');
     const columns = [
       { label: 'metric', value: (score) => score.name },
@@ -66,7 +72,7 @@ function accuracy(sides) {
       { label: '95 % interval', numeric: true, value: (score) => score.low, show: interval },
     ];
     if (evaluation.differences.length) {
-      columns.push({ label: 'difference', numeric: true, value: (score) => (lost.get(score.name) || {}).value, show: (score) => { const one = lost.get(score.name); return one ? `${sign(one.value)}${unit(score, Math.abs(one.value))} ± ${unit(score, one.half_width).replace(' points', '')}` : '–'; } });
+      columns.push({ label: 'difference', numeric: true, value: (score) => (lost.get(score.name) || {}).value, show: (score) => { const one = lost.get(score.name); return one ? gap(score, one) : '–'; } });
       columns.push({ label: 'significance', value: (score) => (lost.has(score.name) ? String(lost.get(score.name).significant) : null), show: (score) => (lost.has(score.name) ? (lost.get(score.name).significant ? 'beyond noise' : 'within noise') : '') });
     }
     const classes = evaluation.per_class.model;
