@@ -25,9 +25,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "quantized", metavar="QUANTIZED", help="the model quantized from it, by whatever tool"
     )
     add_data(parser, required=True)
-    parser.add_argument(
-        "--top", metavar="N", type=count, default=10, help="lines of each table (default: 10)"
-    )
+    parser.add_argument("--top", metavar="N", type=count, default=10, help="rows of each table (default: 10)")
     parser.add_argument("--threads", metavar="N", type=count, help="threads of the runtime")
     parser.add_argument(
         "--propose",

@@ -89,7 +89,7 @@ def add_data(parser: argparse.ArgumentParser, *, required: bool = False, weights
         "--tokenizer", metavar="PATH", help="the tokenizer.json that turns texts into ids, or its folder"
     )
     group.add_argument(
-        "--max-length", metavar="N", type=count, help="most tokens of a text (default: the model's, or 128)"
+        "--max-length", metavar="N", type=count, help="longest text, in tokens (default: the model's, or 128)"
     )
     group.add_argument(
         "--column", metavar="NAME", help="the column of a .jsonl, .csv or .tsv file (default: text)"
@@ -102,7 +102,7 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
         "--threads",
         metavar="N",
         type=count,
-        help="threads that the model will run with: with a dozen other rules hold (default: few)",
+        help="threads that the model will run with; from a dozen on other rules apply (default: few)",
     )
 
 

@@ -38,7 +38,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     add_gates(parser)
     add_engine(parser)
     more = parser.add_argument_group("more")
-    more.add_argument("--per-class", metavar="N", type=count, help="list so many classes, the worst first")
+    more.add_argument("--per-class", metavar="N", type=count, help="list this many classes, the worst first")
     more.add_argument("--report", metavar="FILE", help="write the result, as .html, .md, .txt or .json")
 
 
@@ -155,7 +155,7 @@ def _gates(options: argparse.Namespace, results: tuple[Evaluation, ...]) -> list
 
 VERB = Verb(
     name="evaluate",
-    summary="measure how right a model is, alone or beside others",
+    summary="measure how accurate a model is, alone or beside others",
     description="""\
 Measure a model on labelled data. Further models are compared with the first on
 the same samples, and each difference has a 95 % confidence interval. Without

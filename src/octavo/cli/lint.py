@@ -27,7 +27,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_threads(parser)
     parser.add_argument(
-        "--fix", metavar="OUT", help="write a copy in which faults that can be mended exactly are mended"
+        "--fix", metavar="OUT", help="write a copy with every fault mended that can be mended exactly"
     )
     parser.add_argument(
         "--sarif", action="store_true", help="answer in SARIF 2.1.0 on standard output, for code scanning"

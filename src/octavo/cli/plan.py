@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
 
 VERB = Verb(
     name="plan",
-    summary="list what would be quantized and what would stay float, and why",
+    summary="list what would be quantized and what would stay in float, and why",
     description="""\
 A dry run: says what quantize would do to each node and tensor, without data and
 without writing a model. A plan is JSON with one entry a line: save it with -o,

@@ -50,7 +50,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     more = parser.add_argument_group("more")
     more.add_argument(
-        "--plan", metavar="FILE", help="carry out this plan, made by 'octavo plan' and perhaps edited"
+        "--plan", metavar="FILE", help="follow this plan, made by 'octavo plan' and perhaps edited"
     )
     more.add_argument(
         "--stats", metavar="FILE", help="use these statistics, made by 'octavo calibrate', instead of data"

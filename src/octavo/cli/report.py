@@ -63,11 +63,11 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
 
 VERB = Verb(
     name="report",
-    summary="put results on one HTML page, one alone or two side by side",
+    summary="put results on one HTML page, one model or several side by side",
     description="""\
 Make one self-contained HTML page of results: what quantize, compare, evaluate
 and bench wrote with --report FILE.json, or quantized models. Results about the
-same model are shown together; a second model is laid beside the first.""",
+same model are shown together; a second model is shown beside the first.""",
     examples=(
         "octavo report quantize.json compare.json bench.json -o report.html",
         "octavo report a.json b.json -o a-and-b.html",

@@ -42,7 +42,7 @@ def add_effort(parser: argparse.ArgumentParser) -> None:
         "--time-limit",
         metavar="S",
         type=_number,
-        help="end after so many seconds with the best so far (default: 180)",
+        help="stop after this many seconds with the best so far (default: 180)",
     )
     add_objective(effort)
 
@@ -63,7 +63,7 @@ def add_requirements(parser: argparse.ArgumentParser, *, default: bool = False) 
     group.add_argument(
         "--evaluate",
         metavar="TASK",
-        help=f"the task that counts: {', '.join(TASK_NAMES[:-1])}, FILE.py:FUNCTION",
+        help=f"the task that --max-drop is about: {', '.join(TASK_NAMES[:-1])}, FILE.py:FUNCTION",
     )
     group.add_argument("--evaluate-data", metavar="DATA", help="its data (default: that of --data)")
     group.add_argument(
@@ -72,7 +72,7 @@ def add_requirements(parser: argparse.ArgumentParser, *, default: bool = False) 
         type=positive,
         help="divide the values of its arrays by this (default: that of --scale)",
     )
-    group.add_argument("--evaluate-samples", metavar="N", type=count, help="use at most so many of them")
+    group.add_argument("--evaluate-samples", metavar="N", type=count, help="use at most this many samples")
     add_truth(parser)
 
 
@@ -84,7 +84,7 @@ def add_gates(parser: argparse.ArgumentParser, *, default: bool = False) -> argp
             "--max-drop",
             "X|X%",
             str,
-            "what the metric of the task may lose: 0.5%% of float's value, or 0.005 in its unit",
+            "how much the task's metric may drop: 0.5%% of float's value, or 0.005 in its unit",
             "",
         ),
         ("--min-sqnr", "DB", _number, "fidelity of the worst output", "20 dB, or 95 %% equal answers"),

@@ -26,7 +26,8 @@ def _add_nodes(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         action="append",
         default=[],
-        help="keep these nodes float: a name, a glob, re:…, op:TYPE, between:TENSOR,TENSOR; may be repeated",
+        help="keep these nodes in float: a name, a glob, re:…, op:TYPE, between:TENSOR,TENSOR; may be "
+        "repeated",
     )
     what.add_argument(
         "--include",
@@ -83,7 +84,7 @@ def _add_types(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--method",
         metavar="METHOD",
-        help="how ranges are read: minmax, percentile:99.99, entropy, mse, distribution or auto",
+        help="how ranges are chosen: minmax, percentile:99.99, entropy, mse, distribution or auto",
     )
     how.add_argument(
         "--steps",
@@ -102,19 +103,21 @@ def _add_blocks(parser: argparse.ArgumentParser) -> None:
         " there is data; k-quant where a model without data reads no token ids)",
     )
     blocks.add_argument(
-        "--symmetric", choices=("yes", "no"), help="zero in the middle of the integers (default: by the type)"
+        "--symmetric",
+        choices=("yes", "no"),
+        help="no zero point: the range is centred on zero (default: by the type)",
     )
     blocks.add_argument(
         "--accuracy-level",
         type=int,
         metavar="N",
-        help="of MatMulNBits: 4 computes with activations in 8 bits, 0 as the runtime likes (default: 4)",
+        help="of MatMulNBits: 4 rounds activations to 8 bits, 0 leaves it to the runtime (default: 4)",
     )
     blocks.add_argument(
-        "--head", metavar="BITS", help="of the product that makes the logits, or 'same' (default: 8)"
+        "--head", metavar="BITS", help="bits of the layer that computes the logits, or 'same' (default: 8)"
     )
     blocks.add_argument(
-        "--embeddings", metavar="BITS", help="of tables that are looked up, or 'float' (default: float)"
+        "--embeddings", metavar="BITS", help="bits of lookup tables, or 'float' (default: float)"
     )
     blocks.add_argument(
         "--bits",

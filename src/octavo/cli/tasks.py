@@ -34,8 +34,8 @@ def add_truth(parser: argparse.ArgumentParser) -> None:
     reading.add_argument(
         "--decoder", metavar="NAME", help="how a detector's outputs are read (default: auto)"
     )
-    reading.add_argument("--numbering", metavar="KIND", help="what class numbers are: auto, order or id")
-    reading.add_argument("--pooling", metavar="KIND", help="tokens to one vector: auto, mean, first or none")
+    reading.add_argument("--numbering", metavar="KIND", help="what class numbers mean: auto, order or id")
+    reading.add_argument("--pooling", metavar="KIND", help="token vectors to one: auto, mean, first or none")
     reading.add_argument(
         "--window", metavar="N", type=count, help="tokens in a window of text (default: 512)"
     )

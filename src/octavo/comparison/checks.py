@@ -157,7 +157,7 @@ def weights(model: ir.Model, plan: Plan) -> Iterator[Finding]:
     if per_tensor:
         worst = max(per_tensor, key=lambda item: item[2] - item[1])
         text = (
-            f"{len(per_tensor)} weights have channels of very unlike size: at worst {worst[1]:.0f} dB with"
+            f"{len(per_tensor)} weights have channels of different magnitude: at worst {worst[1]:.0f} dB with"
             f" one scale, {worst[2]:.0f} dB with one per channel"
         )
         yield Finding(NOTE, "channels", worst[0], text, "keep scales per channel, which are the default")
