@@ -209,8 +209,6 @@ def _spec(argument: Any) -> InputSpec:
     return InputSpec(argument.name, np.dtype(_NUMPY[element]), shape)
 
 
-
-
 def _options(threads: int | None, optimize: bool, custom_ops: Sequence[str | Path]) -> Any:
     ort = _ort()
     options = ort.SessionOptions()
