@@ -38,17 +38,16 @@ class Limit:
     once_kept: float | None = None  # the seconds where there is a result that meets the demands
     began: float | None = None  # on the clock of time.monotonic(); None: when the search begins
 
+    def __post_init__(self) -> None:
+        seconds = self.seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+            raise RecipeError(f"time_limit={seconds!r} is not a time; give seconds above 0, for example 600.")
+
 
 # Where nothing is said, a search ends after so many seconds of work. Those in which other programs had the
 # processor do not count: what is chosen must not depend on them. With a result that is faster and close in
 # decibels it ends sooner.
 TIME_LIMIT = Limit(180.0, counts_waiting=False, once_kept=40.0)
-
-
-def _checked(seconds: float) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise RecipeError(f"time_limit={seconds!r} is not a time; give seconds above 0, for example 600.")
-    return seconds
 
 
 @dataclass
@@ -64,7 +63,7 @@ class Deadline:
     @classmethod
     def after(cls, limit: Limit | float | None) -> Deadline:
         """So many seconds from now."""
-        found = limit if limit is None or isinstance(limit, Limit) else Limit(_checked(limit))
+        found = limit if limit is None or isinstance(limit, Limit) else Limit(limit)
         if found is None or found.began is None:
             return cls(found)
         return cls(found, began=found.began)
