@@ -113,3 +113,37 @@ def test_integers_for_activations_leave_awq_without_layers() -> None:
 def test_options_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(RecipeError, match="awq:"):
         octavo.quantize(_model(), _samples(1), weights="int4", steps=text)
+
+
+def _reshaped(keeps: bool) -> onnx.ModelProto:
+    """A Reshape makes a batch of rows a matrix for the first product, or splits their channels."""
+    proto = _model()
+    del proto.graph.node[:]
+    shape, first = ([-1, WIDTH], WIDTH) if keeps else ([-1, WIDTH // 2], WIDTH // 2)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(shape), "flat_shape"))
+    for tensor in proto.graph.initializer:
+        if tensor.name == "up":
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:first].copy(), "up"))
+    proto.graph.node.extend(
+        [
+            helper.make_node("LayerNormalization", ["x", "gain", "shift"], ["normed"], name="norm", axis=-1),
+            helper.make_node("Reshape", ["normed", "flat_shape"], ["flat"], name="flat"),
+            helper.make_node("Gemm", ["flat", "up"], ["wide"], name="up_proj"),
+            helper.make_node("Relu", ["wide"], ["active"], name="relu"),
+            helper.make_node("Gemm", ["active", "down"], ["y"], name="down_proj"),
+        ]
+    )
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "rows", WIDTH]))
+    return proto
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_scales_are_folded_through_a_reshape_that_keeps_channels_and_no_other(keeps: bool) -> None:
+    proto = _reshaped(keeps)
+    data = [{"x": feed["x"][None]} for feed in _samples(1)]
+    fine = {"weights": "int8", "per": "block:16", "algorithm": "rtn", "accuracy_level": 0, "head": "same"}
+    result = octavo.quantize(proto, data, steps="awq", **fine)
+    names = [change.layer for change in result.steps[0].changed]
+    assert ("up_proj" in names) == keeps
+    exact, own = _output(proto, data[0]), _output(ir.to_proto(result.model), data[0])
+    assert np.abs(own - exact).mean() < 0.01 * np.abs(exact).mean()

@@ -88,6 +88,8 @@ def _of(value: ir.Value) -> list[Divisible] | str:
             return _sum(node)
         case "Mul" | "Div":
             return _product(node)
+        case "Reshape" if _keeps_last_axis(node) and _has_one_consumer(node.inputs[0]):
+            return _of(node.inputs[0])  # type: ignore[arg-type]
         case "Reshape":
             return _attention(node)
         case op if op in KEEP_FACTORS and _has_one_consumer(node.inputs[0]):
@@ -169,6 +171,14 @@ def _attention(joined: ir.Node) -> list[Divisible] | str:
     if size is None or before[-1] != size or None in heads[2:] or int(np.prod(heads[2:])) != size:  # type: ignore[arg-type]
         return reason
     return _of(source) if _has_one_consumer(source) else reason
+
+
+def _keeps_last_axis(node: ir.Node) -> bool:
+    """Whether channels stay where they are: a Reshape before and behind a Gemm folds the other axes."""
+    before, after = (
+        query.shape(value) if value is not None else None for value in (node.inputs[0], node.outputs[0])
+    )
+    return bool(before and after and before[-1] is not None and before[-1] == after[-1])
 
 
 def _before(value: ir.Value | None, op_type: str) -> ir.Node | None:
