@@ -162,3 +162,21 @@ def test_the_interval_of_a_compared_output_is_on_its_tile() -> None:
     side = compared(25.0)
     side.parts["comparison"]["outputs"][0]["interval"] = [24.0, 26.5]
     assert "24.0 … 26.5" in verdicts.tiles(side)[0]["detail"]
+
+
+@pytest.mark.parametrize(("passed", "badge", "said"), [(True, "good", "Meets"), (False, "poor", "Misses")])
+def test_requirements_of_a_verb_that_measures_are_in_the_verdict(passed: bool, badge: str, said: str) -> None:
+    side = compared(25.0)
+    gate = {"name": "min_sqnr", "limit": "20 dB at least", "measured": "25.0 dB", "passed": passed}
+    side.parts["comparison"]["gates"] = [gate | {"model": ""}]
+    found = verdicts.verdict(side)
+    assert found["badge"] == badge
+    assert f"{said} what was required: min-sqnr 20 dB at least" in found["text"]
+    assert any(tile["label"] == "requirements" for tile in verdicts.tiles(side))
+
+
+def test_a_failed_requirement_is_the_badge_where_accuracy_was_not_measured() -> None:
+    data = hostile.bench([]) | {
+        "gates": [{"name": "min_speed", "limit": "9", "measured": "2", "passed": False}]
+    }
+    assert verdicts.verdict(sides([hostile.large(10), data])[0])["badge"] == "requirement not met"
