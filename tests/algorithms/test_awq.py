@@ -128,11 +128,13 @@ def _reshaped(keeps: bool) -> onnx.ModelProto:
         [
             helper.make_node("LayerNormalization", ["x", "gain", "shift"], ["normed"], name="norm", axis=-1),
             helper.make_node("Reshape", ["normed", "flat_shape"], ["flat"], name="flat"),
+            helper.make_node("Shape", ["normed"], ["shape"], name="shape"),
             helper.make_node("Gemm", ["flat", "up"], ["wide"], name="up_proj"),
             helper.make_node("Relu", ["wide"], ["active"], name="relu"),
             helper.make_node("Gemm", ["active", "down"], ["y"], name="down_proj"),
         ]
     )
+    proto.graph.output.append(helper.make_tensor_value_info("shape", TensorProto.INT64, [3]))
     proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "rows", WIDTH]))
     return proto
 

@@ -87,5 +87,7 @@ FOLLOW_LOGITS = frozenset({"Cast", "Mul", "Div", "Add", "Sub", "Tanh", "Softmax"
 MAKE_PROBABILITIES = frozenset({"Softmax", "LogSoftmax"})
 # Attention with a key-value cache, which may have few bits.
 CACHED_ATTENTION = "GroupQueryAttention"
+# What reads the shape of a value, and none of its numbers.
+READ_SHAPES = frozenset({"Shape", "Size"})
 # What reads a value that is multiplied by its own sigmoid.
 READ_SILU = ("Mul", "Sigmoid")

@@ -19,7 +19,7 @@ from octavo.algorithms.layers.subject import Refusal, Subject
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor
 from octavo.ops import rule_of
-from octavo.ops.patterns import KEEP_FACTORS, NORMALIZATIONS
+from octavo.ops.patterns import KEEP_FACTORS, NORMALIZATIONS, READ_SHAPES
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,11 @@ class Divisible:
 
 def divisible(x: ir.Value, consumers: Collection[ir.Node], size: int) -> list[Divisible] | str:
     """Return what to divide so that the ``size`` channels of ``x`` are divided, or why it can't be."""
-    others = [node.name or node.op_type for node in x.consumers() if node not in consumers]
+    others = [
+        node.name or node.op_type
+        for node in x.consumers()
+        if not (node in consumers or node.op_type in READ_SHAPES)
+    ]
     if others:
         more = f" and {len(others) - 1} other nodes" if len(others) > 1 else ""
         return f"its input is also read by {others[0]}{more}"
@@ -88,10 +92,11 @@ def _of(value: ir.Value) -> list[Divisible] | str:
             return _sum(node)
         case "Mul" | "Div":
             return _product(node)
-        case "Reshape" if _keeps_last_axis(node) and _has_one_consumer(node.inputs[0]):
-            return _of(node.inputs[0])  # type: ignore[arg-type]
         case "Reshape":
-            return _attention(node)
+            found = _attention(node)
+            if isinstance(found, str) and _may_keep_channels(node):
+                return _of(node.inputs[0])  # type: ignore[arg-type]
+            return found
         case op if op in KEEP_FACTORS and _has_one_consumer(node.inputs[0]):
             return _of(node.inputs[0])  # type: ignore[arg-type]
         case op:
@@ -173,12 +178,15 @@ def _attention(joined: ir.Node) -> list[Divisible] | str:
     return _of(source) if _has_one_consumer(source) else reason
 
 
-def _keeps_last_axis(node: ir.Node) -> bool:
-    """Whether channels stay where they are: a Reshape before and behind a Gemm folds the other axes."""
-    before, after = (
-        query.shape(value) if value is not None else None for value in (node.inputs[0], node.outputs[0])
-    )
-    return bool(before and after and before[-1] is not None and before[-1] == after[-1])
+def _may_keep_channels(node: ir.Node) -> bool:
+    """Whether a Reshape may fold the other axes alone, as before a Gemm.
+
+    It does where the constants that are divided have as many channels as its result: that is checked at the
+    end, since shapes are often not known.
+    """
+    dims = [query.shape(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
+    last = {one[-1] for one in dims if one and one[-1] is not None}
+    return len(last) < 2 and _has_one_consumer(node.inputs[0])
 
 
 def _before(value: ir.Value | None, op_type: str) -> ir.Node | None:
@@ -195,7 +203,10 @@ def _is_vector(value: ir.Value | None) -> bool:
 
 
 def _has_one_consumer(value: ir.Value | None) -> bool:
-    return value is not None and query.only_reader(value) is not None
+    """Whether one node reads the numbers of a value; others may read its shape."""
+    if value is None or value.is_graph_output():
+        return False
+    return sum(node.op_type not in READ_SHAPES for node in value.consumers()) == 1
 
 
 def insert_mul(x: ir.Value, consumers: Sequence[ir.Node], factors: F64, editor: Editor) -> ir.Node:
