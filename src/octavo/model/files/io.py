@@ -237,6 +237,8 @@ def read_files(source: object) -> Lazy:
 
     def found() -> list[Path]:
         try:
+            if isinstance(source, str | os.PathLike):
+                return sorted(reading.files_of(Path(source)))
             model = source if isinstance(source, ir.Model) else load(source)  # type: ignore[arg-type]
         except OctavoError:  # whoever reads it next says so
             return []

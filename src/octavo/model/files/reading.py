@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from octavo.model.files.bounds import check_model
 from octavo.model.files.building import build
 from octavo.model.files.external import Bytes, DataFile, Folder, MappedTensor, own_name
 from octavo.model.files.serialize import innermost
-from octavo.model.graph import meta, query
+from octavo.model.graph import meta, protos, query
 from octavo.model.graph.scopes import check_acyclic, in_order
 from octavo.model.graph.tensors import SMALL_TENSOR_BYTES
 
@@ -63,6 +64,24 @@ def message_of(path: Path) -> onnx.ModelProto:
     proto = _parsed(_opened(path)[1].data, str(path))
     check_model(proto, str(path), {})
     return proto
+
+
+def files_of(path: Path) -> set[Path]:
+    """Return the files that a model at a path is read from: its own, and those that its weights lie in."""
+    source, content = _opened(path)
+    try:
+        proto = _parsed(wire.split(content.data, SMALL_TENSOR_BYTES).rest, str(path))
+    except wire.WireError as error:
+        raise _not_a_model(str(path), error) from error
+    constants = (a.t for f in proto.functions for node in f.node for a in node.attribute)
+    outside = {
+        entry.value
+        for tensor in itertools.chain(protos.all_tensors(proto.graph), constants)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location" and "\0" not in entry.value
+    }
+    return {source.path, *((path.parent / name).resolve() for name in outside)}
 
 
 def _opened(path: Path) -> tuple[DataFile, Bytes]:
