@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import octavo
 from hostile.models import external, feeds, layer, quantized, written
 from hostile.sandbox import Sandbox
 from octavo.calibration import saved
+from octavo.core import files
 from octavo.errors import OctavoError, OutputError
 from octavo.model.files import io as models
 
@@ -89,6 +91,30 @@ def test_a_place_that_can_not_be_written(sandbox: Sandbox, place: Callable[[Sand
     assert outcome.error is not None
     assert issubclass(outcome.error, OctavoError), outcome.trace
     assert list(sandbox.out.iterdir()) == before
+
+
+def test_a_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        patched.setattr(Path, "unlink", refuse)
+        with pytest.raises(OutputError, match="Read-only"), files.replacing([tmp_path / "a.json"]):
+            pass
+
+
+def test_no_output_is_begun_where_another_has_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(layer(), tmp_path)
+    Path("locked").mkdir()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "locked" and access(path, mode))
+    code, _, said = _command("quantize", "model.onnx", "-o", "a.onnx", "--card", "locked/card.md")
+    assert (code, Path("a.onnx").exists()) == (1, False), said
+    assert "choose another folder" in said
 
 
 def test_a_file_that_grows_too_large_for_the_disk(sandbox: Sandbox) -> None:

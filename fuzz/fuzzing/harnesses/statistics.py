@@ -30,7 +30,7 @@ from octavo.errors import OctavoError
 from octavo.model.files import io
 
 SCOPE = ("calibration/saved.py", "core/stats.py", "core/origin.py", "calibration/statistics",
-         "calibration/methods", "calibration/comparison.py")  # fmt: skip
+         "calibration/methods")  # fmt: skip
 SECONDS = 10.0
 
 _START = b"OCTSTAT\x02"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -76,6 +77,10 @@ def check_outputs(options: argparse.Namespace, outputs: Mapping[str, str | None]
         if not path.parent.is_dir():
             raise OutputError(
                 f"{flag} {name} can't be written: there is no folder {path.parent}; create it first."
+            )
+        if not os.access(path.parent, os.W_OK):  # nor on a file system that is read-only
+            raise OutputError(
+                f"{flag} {name} can't be written: {path.parent} takes no new files; choose another folder."
             )
 
 

@@ -105,7 +105,8 @@ def replacing(targets: Sequence[Path]) -> Iterator[list[BinaryIO]]:
         raise OutputError(f"{targets[0]} can't be written: {error.strerror or error}.") from error
     finally:
         for temporary in temporaries:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # where nothing can be written, nothing can be removed
+                temporary.unlink(missing_ok=True)
 
 
 def swap(targets: Sequence[Path], temporaries: Sequence[Path]) -> None:
