@@ -48,7 +48,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(
         ("samples", "threads", "workers", "stride", "batch", "window"), (_is_whole, "a whole number")
     ),
-    **dict.fromkeys(("seconds", "time_limit", "scale"), (_is_number, "a number")),
+    **dict.fromkeys(("seconds", "scale"), (_is_number, "a number")),
     **dict.fromkeys(("effort", "optimize", "clock", "address"), (_is_name, "a name")),
     **dict.fromkeys(("output", "path"), (_is_path, "the path of a file")),
     **dict.fromkeys(("include", "exclude", "nodes"), (_any_of(_is_pattern), "a pattern or a list of them")),
