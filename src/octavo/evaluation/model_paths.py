@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,16 @@ def check_same_inputs(specs: Sequence[Sequence[InputSpec]], sources: Sequence[An
     """Raise where a model does not take the same inputs as the first."""
     for source, own in zip(sources[1:], specs[1:], strict=True):
         first, second = ({spec.name: spec for spec in one} for one in (specs[0], own))
-        if first.keys() != second.keys() or any(_conflict(first[name], second[name]) for name in first):
+        clash = {
+            name
+            for name in (*first, *second)
+            if name not in first or name not in second or _conflict(first[name], second[name])
+        }
+        if clash:
             raise ModelError(
-                f"{model_title(sources[0])} has the inputs {_signature(specs[0])}, but {model_title(source)} "
-                f"has {_signature(own)}; models can be compared only if they take the same inputs."
+                f"{model_title(sources[0])} takes {_signature(specs[0], clash)}, but"
+                f" {model_title(source)} takes {_signature(own, clash)}; models can be compared only if they"
+                " take the same inputs."
             )
 
 
@@ -59,5 +65,10 @@ def _conflict(one: InputSpec, other: InputSpec) -> bool:
     return any(a != b and a > 0 and b > 0 for a, b in fixed)
 
 
-def _signature(specs: Sequence[InputSpec]) -> str:
-    return ", ".join(f"{spec.name!r} {spec.dtype} {list(spec.shape)}" for spec in specs)
+def _signature(specs: Sequence[InputSpec], names: Collection[str]) -> str:
+    shown = [f"{spec.name!r} {spec.dtype} {list(spec.shape)}" for spec in specs if spec.name in names]
+    more = [f"and {len(shown) - _MAX_SHOWN} more"] if len(shown) > _MAX_SHOWN else []
+    return ", ".join([*shown[:_MAX_SHOWN], *more]) or "none of these"
+
+
+_MAX_SHOWN = 4  # inputs in a message
