@@ -9,7 +9,7 @@ few levels     the values use less than half of the quantized range             
 mixed concat   a Concat joins ranges that differ 16 times and more                 keep it in float
 outliers       the largest magnitude is many times the root mean square            an MSE range, or float
 coarse scale   a weight's integers use a small part of their range                 a scale of its own
-channels       one scale for channels of very unlike sizes                         a scale per channel
+channels       one scale for channels of different magnitude                          a scale per channel
 bias           an int32 bias is off                                                keep the layer in float
 bias overflow  an int32 bias near the limit of its type: sums wrap around          keep the layer in float
 overflow       a value is beyond the range of a 16-bit float                       keep it in float32
@@ -159,7 +159,9 @@ def _weight_cause(w: WeightError, unit: Unit) -> tuple[str, str, str]:
             "per channel",
         )
     if w.scales <= 1 and w.spread > _UNLIKE_CHANNELS:
-        text = f"one scale for channels of unlike size (the largest is {w.spread:.0f} times the median)"
+        text = (
+            f"one scale for channels of different magnitude (the largest is {w.spread:.0f} times the median)"
+        )
         return "channels", text, "per channel"
     if w.crest > _OUTLIER_CREST:
         text = f"outliers of {span}, {w.crest:.0f} times the root mean square, leave the others few levels"

@@ -1,4 +1,4 @@
-"""What ``doctor`` looks at: each check gives findings, with how bad they are, where, and what to do."""
+"""The checks of ``doctor``: each yields findings with a severity, a place, and what to do."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Finding:
 
 
 def kind(model: ir.Model) -> Iterator[Finding]:
-    """Yield what is unlike a plain float32 model, and what is quantized already."""
+    """Yield what differs from a plain float32 model, and what is quantized already."""
     sentence = describe_kind(model)
     if sentence is not None:
         yield Finding(NOTE, "kind", "the model", sentence, "nothing")

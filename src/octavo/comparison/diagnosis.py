@@ -1,7 +1,8 @@
 """``doctor``: what will be hard about quantizing a model, said before it is done.
 
 Structure shows without data: what is quantized already, the opset, tensors without a shape, masks, weights
-that one scale can't hold. With data, so do outliers of activations, joins of unlike ranges, and bad samples.
+that one scale can't hold. With data, so do outliers of activations, joins of different ranges and bad
+samples.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def numeric(
     unusable: Mapping[str, str],
     unseen: frozenset[str] = frozenset(),
 ) -> Avoid:
-    """Return what measured ranges speak against: tensors without a usable range, joins of unlike ranges."""
+    """Return what measured ranges rule out: tensors without a usable range, joins of different ranges."""
     tensors = dict(unusable)
     for name, found in ranges.items():
         if max(-found.low, found.high) >= OVERFLOW:

@@ -87,5 +87,5 @@ def test_data_that_can_be_opened_anywhere_is_not_read_here(folder: Path) -> None
 
 
 def test_no_sample_at_all_is_an_error(folder: Path) -> None:
-    with pytest.raises(DataError, match="no sample"):
+    with pytest.raises(DataError, match="sample"):
         made(folder, [], engine=Shuffled(0))

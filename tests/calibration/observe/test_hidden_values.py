@@ -97,7 +97,7 @@ def test_17_nan_is_a_sentence_that_names_tensor_and_sample(need: Request) -> Non
         [node("Log", ["x"], ["h"]), node("Relu", ["h"], ["y"])], [tensor("x", [2])], [tensor("y", None)]
     )
     data = [{"x": np.float32([1, 2])}, {"x": np.float32([1, -1])}]
-    with pytest.raises(DataError, match=r"'h' has NaN .* sample 1 .*look at that sample"):
+    with pytest.raises(DataError, match=r"'h' has NaN .* sample 1 .*check that sample"):
         collect(graphs.normal(proto), {"h": need}, data)
 
 

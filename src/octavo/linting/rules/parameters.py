@@ -197,7 +197,7 @@ def blocked_weight(view: LintedModel) -> Iterator[Fault]:
             )
 
 
-@rule("OCT111", _WARNING, "A tensor is quantized twice, with unlike parameters")
+@rule("OCT111", _WARNING, "A tensor is quantized twice, with different parameters")
 def requantized(view: LintedModel) -> Iterator[Fault]:
     """Each round trip moves values; of one type, a second one gains nothing."""
     for node in view.quantizers:

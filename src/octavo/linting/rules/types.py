@@ -191,7 +191,7 @@ def contrib_conversion(view: LintedModel) -> Iterator[Fault]:
             )
 
 
-@rule("OCT308", _WARNING, "A Concat reads tensors of unlike types")
+@rule("OCT308", _WARNING, "A Concat reads tensors of different types")
 def mixed_concat(view: LintedModel) -> Iterator[Fault]:
     """QLinearConcat takes one type."""
     for node in view.nodes:

@@ -45,7 +45,7 @@ class PrepareReport:
 
 
 def describe_kind(model: ir.Model) -> str | None:
-    """Return what is unlike a plain float32 model, or None; it takes a model before preparation."""
+    """Return how a model differs from a plain float32 model, or None; it takes a model before preparation."""
     found: list[str] = []
     counts = query.classify(model)
     if counts.quantized:
