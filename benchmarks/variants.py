@@ -7,9 +7,10 @@
 
 The folder of Whisper is made by ``benchmarks/models/whisper_base.py``. It is quantized on clips of the zoo's
 speech, and transcribes others: two recordings of 16 kHz in pieces of nine seconds, varied in speed, level and
-noise. No transcripts come with them. What is said was written down by ear and repeats itself; a piece begins
-and ends anywhere in it, so that words missing at its ends are not counted. Two figures: wrong words as a
-share of those that float hears, and words unlike float's. Two speakers are little evidence.
+noise. They come without transcripts: the reference text was put together from the float model's own
+transcripts, which favours float. It repeats itself; a piece begins and ends anywhere in it, so that words
+missing at its ends are not counted. Two figures: wrong words as a share of those that float hears, and words
+unlike float's. Two speakers are little evidence.
 """
 
 from __future__ import annotations
