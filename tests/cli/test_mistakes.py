@@ -120,3 +120,13 @@ def test_values_that_make_no_sense_are_refused(
 def test_data_that_is_cut_short_is_called_damaged(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("half.npz").write_bytes(Path("calib.npz").read_bytes()[:3000])
     assert "damaged or cut short" in _said(capsys, "quantize", "model.onnx", "--data", "half.npz")
+
+
+def test_a_home_folder_that_the_shell_left_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    assert main(["inspect", "~/model.onnx"]) == 0
+    assert main(["plan", "model.onnx", "--output=~/plan.json"]) == 0
+    assert (folder / "plan.json").is_file()
+    capsys.readouterr()

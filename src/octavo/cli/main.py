@@ -17,6 +17,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from octavo._version import __version__
@@ -106,7 +107,7 @@ def parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Arguments as options; an unknown flag is an error that names the closest one."""
-    arguments = separate_data(arguments)
+    arguments = separate_data([_with_home(word) for word in arguments])
     top = parser(arguments)
     _refuse_unknown_verb(arguments)
     options, unknown = top.parse_known_args(arguments)
@@ -128,6 +129,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.limits = getattr(options, "limits", None)
     options.command = list(arguments)
     return options
+
+
+def _with_home(word: str) -> str:
+    """Put the home folder where the shell left its ``~``: in quotes, or behind a flag's ``=``."""
+    flag, equals, path = word.partition("=") if word.startswith("--") else ("", "", word)
+    return f"{flag}{equals}{Path(path).expanduser()}" if path.startswith("~/") else word
 
 
 def _refuse_unknown_verb(arguments: Sequence[str]) -> None:

@@ -137,9 +137,9 @@ def _add_blocks(parser: argparse.ArgumentParser) -> None:
 _COSTS = """\
 what presets cost a small language model (SmolLM2-135M, WikiText-2; bytes as
 a part of float's, KL divergence from float, speed of writing tokens):
-W8: 0.25 ×, KL 0.03, 2.3 ×; W4 and W4A16: 0.33 ×, KL 0.28, 2.4 ×, with data
-KL 0.14; with --embeddings 8 where the table is tied to the head 0.16 ×, the
-same KL (docs/language_models.md)."""
+W8: 0.25 ×, KL 0.03, 2.3 ×; W4 and W4A16: 0.33 ×, KL 0.16, 2.4 ×, with data
+KL 0.08; with --embeddings 8 where the table is tied to the head 0.16 × the
+bytes (docs/language_models.md)."""
 
 _CHANGES = (
     "weights",
