@@ -247,6 +247,7 @@ def main() -> int:
             )
         )
         return 0 if options.list else 2
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     outcomes = run_stages(chosen)
     print("\n" + table(outcomes), flush=True)
     failed = any(is_failure(stage, outcome) for stage, outcome in zip(chosen, outcomes, strict=True))
