@@ -403,7 +403,7 @@ def test_an_output_that_is_the_data_is_refused(call: Callable[..., object], tmp_
 
 @pytest.mark.parametrize("samples", ["10", 2.5, True])
 def test_samples_that_are_not_a_whole_number_are_refused(samples: Any) -> None:
-    with pytest.raises(RecipeError, match="samples is a whole number"):
+    with pytest.raises(RecipeError, match="whole number"):
         octavo.quantize(convolutions(), feeds_for(convolutions(), 1), samples=samples, effort="plain")
 
 

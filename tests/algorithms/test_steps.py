@@ -116,8 +116,8 @@ def test_statistics_of_steps_do_not_show_in_the_result() -> None:
 def test_processes_give_the_same_model() -> None:
     recipe = EVERYWHERE.but(steps=ALL)
     one, other = (
-        octavo.quantize(conv_chain(), images(), recipe=recipe, engine=engine, workers=2)
-        for engine in ("serial", "processes")
+        octavo.quantize(conv_chain(), images(), recipe=recipe, engine=engine, workers=workers)
+        for engine, workers in (("serial", None), ("processes", 2))
     )
     for name, array in run(one, images(1)[0]).items():
         np.testing.assert_allclose(run(other, images(1)[0])[name], array, atol=1e-2)
