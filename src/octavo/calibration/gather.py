@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -83,7 +83,10 @@ def gather(
 def _merge(
     results: Iterable[tuple[int, Stats]], merger: _Merger, saved: Checkpoint, tell: Callable[[int], None]
 ) -> None:
-    """Merge what shards give, and keep it where it is due or where the run is interrupted."""
+    """Merge what shards give, and keep it where it is due or where the run is interrupted.
+
+    The engine ends its workers before an error leaves here, not when Python lets go of the error.
+    """
     try:
         for _, stats in results:
             merger.add(stats)
@@ -94,6 +97,9 @@ def _merge(
         if merger.samples:
             saved.write(merger.total())
         raise
+    finally:
+        if isinstance(results, Generator):
+            results.close()
 
 
 def _span(samples: FingerprintedSamples, shard: tuple[int, int] | None) -> tuple[int, int | None]:

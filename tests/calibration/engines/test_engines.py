@@ -1,21 +1,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from builders import conv_net
 
+import octavo
 from calibration.engines.jobs import Deadly, Packing, Refusing, Square
+from octavo.calibration import saved
 from octavo.calibration.engines import engine_of, processes
 from octavo.calibration.engines.processes import Auto, Processes
 from octavo.calibration.engines.protocol import Serial, threads_each
 from octavo.core.cpu import cores
-from octavo.errors import DataError, OctavoError, RecipeError
+from octavo.errors import DataError, OctavoError, OutputError, RecipeError
 
 
 @pytest.mark.parametrize("engine", [Serial(6), Processes(2, threads=6)], ids=["serial", "processes"])
@@ -145,3 +151,35 @@ def _alive(pid: int) -> bool:
         return False
     status = Path(f"/proc/{pid}/stat")
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+class Watched(Serial):
+    """An engine that tells when it has ended."""
+
+    has_ended = False
+
+    def map(self, job: Any, shards: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        try:
+            yield from super().map(job, shards)
+        finally:
+            Watched.has_ended = True
+
+
+def test_an_engine_has_ended_when_an_error_of_calibration_is_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saved, "INTERVAL", 0.0)
+    monkeypatch.setattr(saved, "_MIN_WORK", 0)
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def fail(phase: str, done: int, total: int | None) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    proto = conv_net()
+    data = [{"x": np.ones((1, 3, 8, 8), np.float32)}] * 3
+    with pytest.raises(OutputError, match="can't be written") as error:  # its frames live on here
+        octavo.calibrate(
+            proto, octavo.plan(proto), data, engine=Watched(), checkpoint=folder / "c", progress=fail
+        )
+    assert Watched.has_ended, error
