@@ -42,6 +42,20 @@ def _odd(
     return make
 
 
+def _in_blocks(depth: int, bits: int, block: int) -> Make:
+    """The layer with a product whose weights are in blocks."""
+    return _odd(
+        "MatMulNBits",
+        ["y", "q", "s"],
+        {"q": np.zeros((4, 1, 16), np.uint8), "s": np.ones(4, np.float32)},
+        domain="com.microsoft",
+        K=depth,
+        N=4,
+        bits=bits,
+        block_size=block,
+    )
+
+
 def _pair(on_weight: bool, scale: Any, zero: Any = ZERO, *, opset: int = 21, **attributes: Any) -> Make:
     """The layer with a QuantizeLinear and DequantizeLinear pair that another tool has given it."""
 
@@ -169,36 +183,9 @@ ODD_OPERATORS: dict[str, Make] = {
     ),
     "few-bits/float8-nan": _stored(TensorProto.FLOAT8E4M3FN, b"\x7f" * 4, [4], np.float32(1)),
     # operators at their edges
-    "nbits/depth-2-to-the-60": _odd(
-        "MatMulNBits",
-        ["y", "q", "s"],
-        {"q": np.zeros((4, 1, 16), np.uint8), "s": np.ones(4, np.float32)},
-        domain="com.microsoft",
-        K=2**60,
-        N=4,
-        bits=4,
-        block_size=32,
-    ),
-    "nbits/no-blocks": _odd(
-        "MatMulNBits",
-        ["y", "q", "s"],
-        {"q": np.zeros((4, 1, 16), np.uint8), "s": np.ones(4, np.float32)},
-        domain="com.microsoft",
-        K=32,
-        N=4,
-        bits=4,
-        block_size=0,
-    ),
-    "nbits/seven-bits": _odd(
-        "MatMulNBits",
-        ["y", "q", "s"],
-        {"q": np.zeros((4, 1, 16), np.uint8), "s": np.ones(4, np.float32)},
-        domain="com.microsoft",
-        K=32,
-        N=4,
-        bits=7,
-        block_size=32,
-    ),
+    "nbits/depth-2-to-the-60": _in_blocks(depth=2**60, bits=4, block=32),
+    "nbits/no-blocks": _in_blocks(depth=32, bits=4, block=0),
+    "nbits/seven-bits": _in_blocks(depth=32, bits=7, block=32),
     "division/of-constants-by-zero": _odd("Div", ["one", "zero"], {"one": I64([1, 5]), "zero": I64([0, 0])}),
     "division/lowest-by-minus-1": _odd(
         "Div", ["low", "minus"], {"low": np.int32([-(2**31)]), "minus": np.int32([-1])}

@@ -64,7 +64,9 @@ def _add_types(parser: argparse.ArgumentParser) -> None:
         "--target", metavar="NAME", help="what the model will run on (default: ort-cpu; see octavo targets)"
     )
     how.add_argument(
-        "--weights", metavar="TYPE", help="int8, uint8, int4, uint4, int16, uint16 or float8e4m3fn"
+        "--weights",
+        metavar="TYPE",
+        help="int8, uint8, int4, uint4, int2 (in blocks), int16, uint16 or float8e4m3fn",
     )
     how.add_argument(
         "--activations", metavar="TYPE", help="such a type, or 'dynamic', or 'none' for weights only"

@@ -131,7 +131,7 @@ def qtype(name: str | QType) -> QType:
     if key not in _ALL:
         raise RecipeError(
             f"{str(name)!r} is not a quantized type{closest(key, QTYPES) or '.'}"
-            f" Known types: {', '.join(QTYPES)}."
+            f" Known types: {', '.join(QTYPES)}; for weights in blocks also int2 and uint2."
         )
     return _ALL[key]
 
