@@ -1,4 +1,4 @@
-"""Fuzz what Octavo reads: ``python fuzz/run.py HARNESS|all [--seconds S] [--jobs N] [--engine E]``.
+"""Fuzz what Octavo reads: ``python fuzz/run.py HARNESS,…|all [--seconds S] [--jobs N] [--engine E]``.
 
 With ``--executions`` everything runs in this process, one harness after the other: for a quick look. With
 ``--input FILE`` one input is run once more, and the error shown as it comes.
@@ -29,7 +29,10 @@ ENGINES = ("auto", "atheris", "hypothesis", "random")
 def main(arguments: list[str] | None = None) -> int:
     """Returns 1 where something was found, 2 where a harness has run nothing."""
     options = _parser().parse_args(arguments)
-    names = present() if options.harness == "all" else (options.harness,)
+    names = present() if options.harness == "all" else tuple(options.harness.split(","))
+    if unknown := [name for name in names if name not in NAMES]:
+        _say(f"there is no harness {unknown[0]}: {', '.join(NAMES)}, or all")
+        return 2
     if options.input is not None:
         corpus(names[0])
         guard.watched(load(names[0]).one, options.input.read_bytes(), load(names[0]).SECONDS)
@@ -47,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _finish(tallies: dict[str, Tally], engine: str, options: argparse.Namespace) -> int:
     _say(report.table(tallies))
+    _say(report.whole(tallies))
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         content = report.plain(tallies, engine=engine, seconds=options.seconds, jobs=options.jobs)
@@ -63,7 +67,7 @@ def _finish(tallies: dict[str, Tally], engine: str, options: argparse.Namespace)
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("harness", choices=(*NAMES, "all"))
+    parser.add_argument("harness", help=f"{', '.join(NAMES)}, some of them with commas between, or all")
     parser.add_argument("--seconds", type=float, default=60.0, help="of the clock, for everything together")
     parser.add_argument("--jobs", type=int, default=1, help="workers at once")
     parser.add_argument(

@@ -70,6 +70,16 @@ def table(tallies: dict[str, Tally]) -> str:
     return "\n".join(lines)
 
 
+def whole(tallies: dict[str, Tally]) -> str:
+    """The lines of the whole package that any harness reached."""
+    reached = there = 0
+    for file in files_in(("",)):
+        lines = in_file(file)
+        there += len(lines)
+        reached += len(lines & set().union(*(tally.lines.get(file, set()) for tally in tallies.values())))
+    return f"whole package: {reached} of {there} lines of functions, {100 * reached / there:.1f} %"
+
+
 def plain(tallies: dict[str, Tally], **about: Any) -> dict[str, Any]:
     """All of it for JSON."""
     versions = {}
@@ -78,8 +88,8 @@ def plain(tallies: dict[str, Tally], **about: Any) -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return {**about, "python": platform.python_version(), "versions": versions, "harnesses": rows(tallies),
-            "findings": list(findings(tallies))}  # fmt: skip
+    return {**about, "coverage": whole(tallies), "python": platform.python_version(), "versions": versions,
+            "harnesses": rows(tallies), "findings": list(findings(tallies))}  # fmt: skip
 
 
 def write_findings(tallies: dict[str, Tally], folder: Path) -> list[Path]:
