@@ -23,7 +23,7 @@ PRESET_NAMES = (
     "imagenet", "imagenet-lite", "yolo-letterbox", "unit", "pixels",
     "preprocess_method1", "preprocess_method2",
 )  # fmt: skip
-_RANDOM_SAMPLES = 8
+_RANDOM_SAMPLES = 8  # of --data random, where it names no number
 _TEXTS = (".txt", ".jsonl", ".csv", ".tsv")
 _OF_IMAGES = ("preprocess", "size")
 _OF_ARRAYS = ("scale", "mean", "std", "layout")

@@ -49,7 +49,7 @@ _VERBS = (  # modules of octavo.cli with a VERB, in the order in which they are 
 )
 VERBS: tuple[Verb, ...] = tuple(load_entry("octavo.cli", f"{module}:VERB") for module in _VERBS)
 
-FAULT, WRONG_REQUEST, UNFORESEEN, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 130, 141
+FAULT, WRONG_REQUEST, UNFORESEEN, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 130, 141  # exit codes; 128 + signal
 
 _EPILOG = """\
 examples:

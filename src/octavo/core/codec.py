@@ -356,8 +356,8 @@ RENAMED: dict[str, dict[str, str]] = {
 }
 
 _BRIEF = reprlib.Repr()
-_BRIEF.maxstring = _BRIEF.maxother = 80
-_BRIEF.maxlevel = 2
+_BRIEF.maxstring = _BRIEF.maxother = 80  # characters of a wrong value that a message quotes
+_BRIEF.maxlevel = 2  # of lists in lists
 _NAMES = {str: "text", int: "a whole number", bool: "true or false"}
 # Unions with a short form of their own, by their members: ``Method | None`` is Method, for a value.
 _LEAVES: dict[frozenset[Any], Callable[[Any, str], Any]] = {

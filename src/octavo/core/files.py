@@ -52,7 +52,7 @@ def read_json(path: str | Path, most: int) -> Any:
 
 
 _PATIENCE = 30.0  # seconds to wait for another run's renames
-_PAUSE = 0.01
+_PAUSE = 0.01  # seconds between two looks at whether they are done
 _BUFFER = 1 << 16  # bytes; most small models are written at once
 
 

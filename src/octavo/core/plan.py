@@ -299,7 +299,7 @@ _FILE: dict[str, Any] = {
 }
 
 
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 64 << 20  # of a file that is read
 
 
 def _json(value: Any) -> str:

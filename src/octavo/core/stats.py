@@ -73,7 +73,7 @@ def merged(left: State, right: State) -> State:
 
 
 _MAGIC, _VERSION = b"OCTSTAT", 2
-_DIGEST = 16
+_DIGEST = 16  # bytes of the checksum at the end of a file
 _DAMAGE = (struct.error, KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError,
            RecursionError, MemoryError)  # fmt: skip
 

@@ -24,7 +24,7 @@ _BELOW = sum(1 << bit for bit in (1, 4, 5, 7, 8, 13, 14))  # of these: files and
 _OF_A_FILE = 1 << 1 | 1 << 14  # write, truncate
 _TCP = 0b11  # bind, connect
 _SCOPES = 0b11  # abstract sockets, signals
-_MIN_VERSION, _WITH_NETWORK, _WITH_SCOPES = 3, 4, 6
+_MIN_VERSION, _WITH_NETWORK, _WITH_SCOPES = 3, 4, 6  # of Landlock: Linux 6.2, 6.7 and 6.12
 _DEVICES = ("null", "zero", "nvidia*", "nvidia*/*", "dri", "kfd", "dxg")  # where graphics processors are
 
 

@@ -41,7 +41,7 @@ from octavo.planning.weights import weight_of
 Array = npt.NDArray[Any]
 _POSITIONS = 256  # predictions that sensitivities are measured on
 _ROWS = 256  # of a weight, from all over, that its error is measured on
-_LARGEST_BLOCK = 256
+_LARGEST_BLOCK = 256  # of the sizes that MatMulNBits takes
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ DEQUANT_OP_NAME = "DequantizeLinear"
 QUANT_INPUT_SUFFIX = "_QuantizeLinear_Input"
 DEQUANT_OUTPUT_SUFFIX = "_DequantizeLinear_Output"
 TENSOR_NAME_QUANT_SUFFIX = "_quantized"
-MODEL_SIZE_THRESHOLD = 2**31
+MODEL_SIZE_THRESHOLD = 2**31  # bytes that one protobuf message holds
 
 
 @dataclass

@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 _KEYS = ("bits", "group_size", "scheme")
 _SCHEMES = {"sym": True, "asym": False}
-_BITS = (2, 4, 8)
+_BITS = (2, 4, 8)  # that MatMulNBits takes
 
 
 def algorithm_of(name: str, settings: Any = None) -> Algorithm:

@@ -94,7 +94,7 @@ __all__ = [
 ms_domain, onnx_domain = "com.microsoft", "ai.onnx"
 type_to_name = {value: name for name, value in TensorProto.DataType.items()}
 __producer__ = "onnx.quantize"  # for whoever compares; what is written keeps the producer of its model
-FLOAT8_TYPES = (17, 18, 19, 20)
+FLOAT8_TYPES = (17, 18, 19, 20)  # ONNX's numbers of float8 types
 FLOAT8_DISTRIBUTIONS: dict[int, npt.NDArray[Any]] = {}  # filled by stock as it goes; nothing is kept here
 ONNX_TYPE_TO_NP_TYPE: dict[int, npt.DTypeLike] = {kind.onnx: kind.dtype for kind in QTYPES.values()}
 

@@ -20,8 +20,8 @@ from octavo.reporting.text import clean
 __all__ = ["quant_pre_process"]
 
 _LOG = logging.getLogger("octavo.quantization")
-_INT_MAX = 2**31 - 1
-_LEAST_OPSET = 11
+_INT_MAX = 2**31 - 1  # the default of stock
+_LEAST_OPSET = 11  # older models are raised to it, as stock does
 
 
 def quant_pre_process(

@@ -18,11 +18,11 @@ from octavo.reporting.figures import number
 from octavo.reporting.text import clean, size
 
 WIDE, NARROW = 720, 360  # pixels: for a window, and for a phone
-HEIGHT = 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 20, 24, 44
+HEIGHT = 340  # pixels
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 20, 24, 44  # margins, with room for the numbers of the axes
 _SMALLEST_DOT, _LARGEST_DOT = 4.0, 11.0  # radius of a dot
 _BEYOND = 3.0  # dB beyond all others at which an infinite SQNR is drawn
-_FONT = 12
+_FONT = 12  # pixels
 _DIRECTIONS = [(math.cos(a * math.pi / 4), math.sin(a * math.pi / 4)) for a in (-2, -1, -3, 0, 4, 1, 3, 2)]
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom

@@ -7,7 +7,7 @@ from octavo.core.scheme import Scheme
 from octavo.targets.defaults import DEFAULT_STEPS
 from octavo.targets.target import Accepts, Documentation, Kernels, OpPlacement, Target
 
-_MIN_RANGE = 1e-4
+_MIN_RANGE = 1e-4  # the least width of a range on QNN
 _CHANNEL = Scheme(INT8, PerChannel(), symmetric=True)
 _STATIC = Recipe(
     steps=DEFAULT_STEPS,

@@ -47,7 +47,7 @@ from octavo.tuning.trial import ALIKE, FAITHFUL_DB, UNKNOWN, Demands, Trial
 NOISE = 0.1  # speeds that differ by more are not the same, however wide their intervals
 GOOD_DECIBELS, ENOUGH_DECIBELS = 30.0, 40.0  # dB beyond which more is worth less, and nothing
 PER_DB, PER_DB_MORE = 0.03, 0.01  # of ln(speed)
-PER_AGREEMENT = 3.0
+PER_AGREEMENT = 3.0  # of ln(speed), for equal answers in all places
 FEW_PLACES = 1000  # an agreement that was counted in so many places has half its weight
 LOSS_BESIDE_FLOAT = 0.25  # beside the float model what is lost weighs less: what meets the floor can be used
 SMALL_DIFFERENCE = 0.015  # of fidelity and size, half a decibel: what the samples held back do not tell apart

@@ -30,12 +30,12 @@ TIMING = "time trials beside float"  # a phase that ends when the intervals are 
 INTERVAL = 0.25  # seconds between two reports of the whole run
 PASS_RUNS = 2.0  # runs of the float model that calibrating with one sample takes, before it is measured
 MAKE_RUNS = 8.0  # of the float model: writing a model, loading and running it
-MAKE_SECONDS = 0.3
+MAKE_SECONDS = 0.3  # beside these, whatever the size of the model
 TIMING_FACTOR = 2.5  # of the seconds given: intervals are narrow enough after one to three times as many
 PRODUCT_RATE = 7e8  # of steps that go through the weights of a layer, in a second
 AFTER_PASSES = ("quantize", "clip", "rounding", "bias-correction", "verify")  # phases once all is observed
 AFTER_PRODUCTS = ("rounding", "bias-correction", "verify")  # rounding itself says how far it is
-LARGEST_CORRECTION = 5.0
+LARGEST_CORRECTION = 5.0  # of what is predicted, by what work has taken so far
 # What a step takes: passes over the data, further models made, and the share of N · K² that it computes.
 STEP_COSTS = {
     "smoothquant": (2.0, 0, 0.2),

@@ -20,7 +20,7 @@ from octavo.model.files import io
 from octavo.model.runtime.session_inputs import with_mapped_weights
 from octavo.tuning.split import Feed
 
-SAMPLES = 4
+SAMPLES = 4  # of those given, that each layer is tried on
 
 
 @dataclass(frozen=True)

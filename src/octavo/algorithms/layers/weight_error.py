@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 F64 = npt.NDArray[np.float64]
 
+# Parts of the full range that are tried.
 RATIOS = (1.0, 0.98, 0.96, 0.94, 0.92, 0.9, 0.87, 0.84, 0.81, 0.77, 0.73, 0.68, 0.62, 0.55, 0.47, 0.4)
 _COMPARED = 2  # ratios with the least rough error, which are compared by the exact one
 _DAMPING = 0.01  # a share of the mean of the diagonal

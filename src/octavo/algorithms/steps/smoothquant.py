@@ -36,7 +36,7 @@ from octavo.core.stats import State
 from octavo.errors import RecipeError
 from octavo.model.graph.edit import Editor
 
-GRID = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+GRID = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # values of alpha that are tried
 _LEAST_GAIN = 0.02  # share of the error; a smaller gain is within what the estimate is wrong by
 _LEAST_OUTPUTS = 128  # of the layers after a Mul; with fewer it takes a noticeable part of their time
 

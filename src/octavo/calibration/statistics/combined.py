@@ -17,7 +17,7 @@ from octavo.calibration.statistics.state_parts import WithExtremes, damaged
 from octavo.core.stats import State, merged
 from octavo.errors import TableError
 
-_VERSION = 1
+_VERSION = 1  # of the stored bytes
 
 
 class FurtherStatistic(Protocol):

@@ -25,7 +25,7 @@ F64 = npt.NDArray[np.float64]
 Node: TypeAlias = tuple[int, int]
 Sum = TypeVar("Sum", bound="_SumOverSamples")
 
-_VERSION = 1
+_VERSION = 1  # of the stored bytes
 _HEADER = "<BQII"  # version, what is counted, columns or rank, number of nodes
 _NODE = "<Bq"  # level, k
 

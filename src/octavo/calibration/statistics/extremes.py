@@ -19,7 +19,7 @@ from octavo.errors import DataError, TableError
 
 Self = TypeVar("Self", bound="_Extremes")
 
-_VERSION = 1
+_VERSION = 1  # of the stored bytes
 _HEADER = "<Bdd"  # version, minimum, maximum
 _SAMPLES_HEADER = "<BQ"  # version, number of samples
 _SAMPLE = np.dtype([("index", "<i8"), ("low", "<f8"), ("high", "<f8")])

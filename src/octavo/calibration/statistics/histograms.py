@@ -115,7 +115,7 @@ def _scale(exponent: int) -> np.float32:
     return np.float32(math.ldexp(1.0, -exponent))
 
 
-_VERSION = 2
+_VERSION = 2  # of the stored bytes
 _HEADER = "<BBIIiiI"  # version, kind of extremes, stride, lattice, exponent, first bin, number of bins
 _EXTREMES: tuple[type[ExtremesState] | type[SampleExtremesState], ...] = (ExtremesState, SampleExtremesState)
 _NO_BINS = np.iinfo(np.int32).min  # the exponent before any value but zero was seen

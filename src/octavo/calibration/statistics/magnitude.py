@@ -20,7 +20,7 @@ import numpy.typing as npt
 from octavo.calibration.statistics.histograms import HistogramState
 from octavo.calibration.statistics.state_parts import damaged
 
-_VERSION = 1
+_VERSION = 1  # of the stored bytes
 _GROUP = "<iI"  # exponent of the magnitude, length of the histogram's record
 _INFINITE, _ZERO = 1 << 10, -(1 << 10)  # exponents of samples that hold an infinity, and of zeros alone
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from octavo.calibration.statistics.state_parts import damaged, header_of
 from octavo.errors import DataError
 
-_VERSION = 1
+_VERSION = 1  # of the stored bytes
 _HEADER = "<BQII"  # version, number of values, lengths of the two sums
 _CHUNK = 1 << 18  # values added at a time: sums of so many products of 24 bits stay far below 2**53
 _UNIT = 149  # sums of values are integers times 2**-149

@@ -16,7 +16,7 @@ SUFFIXES = (".wav", ".wave")
 MAX_BYTES = 512 << 20  # of one file: more than an hour in studio quality
 MAX_SAMPLES = 1 << 28  # of one clip at the rate of the model: an hour at 74 kHz
 _INTEGERS, _FLOATS, _EXTENSIBLE = 1, 3, 0xFFFE  # kinds of samples; the last names another one further on
-_MAX_CHANNELS = 64
+_MAX_CHANNELS = 64  # more mean a damaged header
 _RATES = range(1000, 1_000_001)  # Hz
 Floats = npt.NDArray[np.float32]
 

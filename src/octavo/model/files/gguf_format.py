@@ -24,7 +24,7 @@ import numpy.typing as npt
 from octavo.errors import ModelError
 
 MAGIC: Final = b"GGUF"
-_VERSIONS = (2, 3)
+_VERSIONS = (2, 3)  # of the format; version 1 counts in 32 bits
 _ALIGNMENT = 32  # of tensors, where the metadata does not say
 _MOST_AXES = 4  # of a tensor, as the format has it
 _MOST_TEXTS = 1 << 21  # names, tokens and merges; the largest vocabularies have half as many

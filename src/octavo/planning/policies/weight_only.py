@@ -33,7 +33,7 @@ from octavo.planning.state import State
 from octavo.planning.weights import scheme_of, weight_of
 from octavo.targets import Target
 
-BITS = (2, 4, 8)
+BITS = (2, 4, 8)  # that MatMulNBits takes
 SIZES = (16, 32, 64, 128, 256)  # blocks that MatMulNBits takes
 WITH_DATA = "importance"  # of "auto" with data
 WITHOUT_DATA = "k-quant:step=0.5"  # of "auto" without data; finer steps gain 1 % of the error in 4 × the time

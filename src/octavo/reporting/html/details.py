@@ -15,7 +15,7 @@ from octavo.reporting.html import histogram, operator_graph
 from octavo.reporting.plan_tables import origin_text
 from octavo.reporting.summary import Outcome
 
-SCHEMA = 1
+SCHEMA = 1  # version of the data that a page is made from
 
 
 class Quantization(Outcome, Protocol):

@@ -24,7 +24,7 @@ from octavo.reporting.proposal_tables import gain_text
 from octavo.reporting.summary import kept_in_float
 from octavo.reporting.text import many
 
-VERSION = 1
+VERSION = 1  # of the data in a page, which its script checks
 EXACT = 200.0  # dB, more than any measured SQNR
 _LONGEST_NAME = 400  # characters of a name on the page; longer ones lose their middle
 

@@ -34,7 +34,7 @@ Q16_TYPES, Q8_TYPES, Q4_TYPES = set(SIXTEEN_BITS), set(EIGHT_BITS), set(FOUR_BIT
 OP_TYPES_TO_EXCLUDE = {"Cast"}
 
 _NATIVE_OPSET = 21  # the first opset whose own QuantizeLinear takes 16 and 4 bits
-_LEAST_RANGE = 1e-4
+_LEAST_RANGE = 1e-4  # the least width of a range on QNN
 
 # What QNN takes for the results of these operators: (denominator of the scale, zero point).
 _FIXED = {
