@@ -156,7 +156,7 @@ def octavo_dynamic(source: Path, output: Path, feeds: Feeds | None) -> str:
 
 
 def octavo_auto(source: Path, output: Path, feeds: Feeds | None, threads: int | None = None) -> str:
-    """The command without options. Where nothing meets its demands, the best of what it tried, and a note."""
+    """The command without options. Where no trial meets its requirements, the best trial, and a note."""
     import octavo
 
     result = octavo.quantize(source, feeds, output=output, threads=threads)
@@ -169,7 +169,7 @@ def octavo_auto(source: Path, output: Path, feeds: Feeds | None, threads: int | 
     return f"{MISSED}: {shorten(tuned.reason)}"
 
 
-MISSED = "demands missed"
+MISSED = "requirements missed"
 
 VARIANTS: dict[str, Callable[[Path, Path, Feeds | None], str] | None] = {
     "float": None,

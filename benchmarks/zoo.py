@@ -282,7 +282,7 @@ def misses(model: str, variant: str, rows: dict[str, Row]) -> list[str]:
     row, base = rows.get(variant), rows.get("float", {})
     if row is None or row.get("error"):
         return ["fails" if row is not None else "not tried"]
-    found = ["its own demands"] if MISSED in str(row.get("note")) else []
+    found = ["its own requirements"] if MISSED in str(row.get("note")) else []
     if not row.get("quantized_nodes"):
         found.append("nothing quantized")
     if row.get("speed", 0) <= 1:

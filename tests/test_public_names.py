@@ -17,10 +17,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PACKAGES = ("octavo", "octavo.quantization", "octavo.evaluation")  # what documentation may import from
 
 PUBLIC = [
-    "Auto", "Bench", "Comparison", "DataError", "Demands", "Diagnosis", "Distribution", "DynamicScheme",
+    "Auto", "Bench", "Comparison", "DataError", "Diagnosis", "Distribution", "DynamicScheme",
     "Entropy", "Evaluation", "FP8", "FolderResult", "IsolationError", "Lint", "MSE", "MinMax", "ModelError",
     "OctavoError", "OutputError", "Override", "PerBlock", "PerChannel", "PerTensor", "Percentile",
     "Placement", "Plan", "PrepareOptions", "Prepared", "Proposal", "QParams", "Recipe", "RecipeError",
+    "Requirements",
     "Result", "Scheme", "Stats", "Style", "TableError", "TaskCheck", "Tuned", "W4", "W4A16",
     "W8", "W8A16", "W8A8",
     "__version__", "arrays", "bench", "calibrate", "compare", "convert_qat", "doctor", "emit", "evaluate",

@@ -92,8 +92,8 @@ def test_an_array_by_itself_is_a_sample_of_a_model_with_one_input() -> None:
 
 
 def test_requirements_of_another_kind_get_a_sentence() -> None:
-    with pytest.raises(octavo.RecipeError, match=r"octavo\.Demands or a dict"):
-        octavo.tune(_net(), feeds_for(_net(), 4), demands=[20])  # type: ignore[arg-type]
+    with pytest.raises(octavo.RecipeError, match=r"octavo\.Requirements or a dict"):
+        octavo.tune(_net(), feeds_for(_net(), 4), requirements=[20])  # type: ignore[arg-type]
 
 
 def test_a_model_in_the_place_of_data_gets_a_sentence() -> None:

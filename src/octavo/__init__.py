@@ -46,7 +46,7 @@ What to ask for
     recipes       W8A8, W8A16, W8, W4, W4A16, FP8, preset(name); W8A8.but(exclude="head") changes one
     parts         Recipe, Scheme, DynamicScheme, Override, Style, Placement, PerTensor, PerChannel, PerBlock
     methods       MinMax, Percentile, Entropy, MSE, Distribution, Auto
-    requirements  Demands, TaskCheck
+    requirements  Requirements, TaskCheck
     preparation   PrepareOptions
 
 Errors
@@ -126,8 +126,8 @@ if TYPE_CHECKING:
         save_stats,
     )
     from octavo.tuning.proposals import Proposal, propose
-    from octavo.tuning.task_check import TaskCheck
-    from octavo.tuning.trial import Demands, Tuned
+    from octavo.tuning.requirements import Requirements, TaskCheck
+    from octavo.tuning.trial import Tuned
 
 _HOMES = {
     "octavo.api": ("convert_qat", "quantize", "tune"),
@@ -166,8 +166,8 @@ _HOMES = {
     "octavo.stages": (
         "Prepared", "calibrate", "emit", "inspect", "load_stats", "plan", "prepare", "ready", "save_stats",
     ),
-    "octavo.tuning.task_check": ("TaskCheck",),
-    "octavo.tuning.trial": ("Demands", "Tuned"),
+    "octavo.tuning.requirements": ("Requirements", "TaskCheck"),
+    "octavo.tuning.trial": ("Tuned",),
     "octavo.tuning.proposals": ("Proposal", "propose"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -179,7 +179,8 @@ __all__ = [  # noqa: RUF022 - grouped
     "evaluate", "bench", "metric", "compare", "propose", "doctor", "lint", "report", "isolated",
     # what they take and give
     "FolderResult", "Plan", "Prepared", "PrepareOptions", "QParams", "Result", "Stats",
-    "Evaluation", "Bench", "Comparison", "Proposal", "Diagnosis", "Lint", "Demands", "TaskCheck", "Tuned",
+    "Evaluation", "Bench", "Comparison", "Proposal", "Diagnosis", "Lint",
+    "Requirements", "TaskCheck", "Tuned",
     # data
     "images", "arrays", "text", "random_data", "preprocessing",
     # recipes
@@ -196,9 +197,9 @@ __all__ = [  # noqa: RUF022 - grouped
 
 # May still change between minor releases; all other names are stable.
 PROVISIONAL = frozenset({
-    "Comparison", "Demands", "Diagnosis", "Distribution", "FP8", "FolderResult", "Lint", "PrepareOptions",
-    "TaskCheck", "Tuned", "doctor", "isolated", "metric", "preprocessing", "quantize_folder", "random_data",
-    "ready", "tune",
+    "Comparison", "Diagnosis", "Distribution", "FP8", "FolderResult", "Lint", "PrepareOptions",
+    "Requirements", "TaskCheck", "Tuned", "doctor", "isolated", "metric", "preprocessing",
+    "quantize_folder", "random_data", "ready", "tune",
 })  # fmt: skip
 
 

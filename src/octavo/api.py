@@ -27,16 +27,17 @@ from octavo.result import Result, refuse_read_files, written_files
 from octavo.stages import load_stats
 from octavo.targets import Target
 from octavo.tuning.deadline import TIME_LIMIT, Limit
-from octavo.tuning.requirements import OneWay, Requirements, demands_of, task_of
+from octavo.tuning.one_way import OneWay
+from octavo.tuning.requirements import RequirementKeywords, requirements_of, task_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from octavo.tuning.task_check import TaskCheck
-    from octavo.tuning.trial import Demands, Tuned
+    from octavo.tuning.requirements import Requirements, TaskCheck
+    from octavo.tuning.trial import Tuned
 
 
-class _Keywords(Changes, Requirements, Options, total=False):
+class _Keywords(Changes, RequirementKeywords, Options, total=False):
     """All keywords of ``quantize`` beside those of its signature."""
 
     plan: Plan | str | Path | None
@@ -44,7 +45,13 @@ class _Keywords(Changes, Requirements, Options, total=False):
 
 
 _OF_SIGNATURE = ("model", "data", "output", "target", "recipe", "effort", "samples")
-_KNOWN = (*Changes.__annotations__, *Requirements.__annotations__, *Options.__annotations__, "plan", "stats")
+_KNOWN = (
+    *Changes.__annotations__,
+    *RequirementKeywords.__annotations__,
+    *Options.__annotations__,
+    "plan",
+    "stats",
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class _Call:
     """The keywords of a call, by what they are about."""
 
     changes: Changes
-    requirements: Requirements
+    requirements: RequirementKeywords
     options: Options
     plan: Plan | str | Path | None
     stats: Stats | str | Path | None
@@ -74,8 +81,8 @@ class _Call:
         def part(kind: Any) -> Any:
             return {name: value for name, value in given.items() if name in kind.__annotations__}
 
-        said = {name: value for name, value in part(Requirements).items() if value is not None}
-        requirements = cast("Requirements", said)
+        said = {name: value for name, value in part(RequirementKeywords).items() if value is not None}
+        requirements = cast("RequirementKeywords", said)
         return cls(part(Changes), requirements, part(Options), given.get("plan"), given.get("stats"))
 
     def refuse_choices(self, recipe: RecipeSource | None, effort: str | None) -> None:
@@ -202,7 +209,7 @@ def _searched(
     data: Any,
     request: RecipeRequest,
     run: pipeline.Run,
-    requirements: Requirements,
+    requirements: RequirementKeywords,
     *,
     thorough: bool,
 ) -> Result:
@@ -217,7 +224,7 @@ def _searched(
         data,
         request,
         run,
-        demands=demands_of(given, data),
+        requirements=requirements_of(given, data),
         task=task,
         thorough=thorough,
         time_limit=limit,
@@ -226,7 +233,7 @@ def _searched(
         raise RecipeError(tuned.reason)
     if not tuned.met and run.destination.path is not None:
         tuned.result.save(best_path(run.destination.path))
-    shown = gates_of_trial(tuned.best, tuned.demands, given) if tuned.best is not None else ()
+    shown = gates_of_trial(tuned.best, tuned.requirements, given) if tuned.best is not None else ()
     return replace(tuned.result, choice=tuned, gates=shown)
 
 
@@ -241,7 +248,7 @@ def tune(
     output: str | Path | None = None,
     target: str | Target | None = None,
     recipe: RecipeSource | None = None,
-    demands: Demands | Mapping[str, Any] | None = None,
+    requirements: Requirements | Mapping[str, Any] | None = None,
     effort: str = "search",
     samples: int | None = None,
     seconds: float = 3.0,
@@ -269,7 +276,7 @@ def tune(
         data,
         RecipeRequest.of(recipe, target, call.changes),
         run_of(call.options, output=output, samples=samples),
-        demands=demands_of(demands if demands is not None else given, data),
+        requirements=requirements_of(requirements if requirements is not None else given, data),
         task=task_of(task, data),
         thorough=effort == "search",
         time_limit=limit,

@@ -14,7 +14,8 @@ from octavo.cli.main import main
 from octavo.evaluation.timing.latency import Ratio
 from octavo.tuning import gates
 from octavo.tuning.gates import Gate, check_gates
-from octavo.tuning.trial import Drop, Score
+from octavo.tuning.requirements import Drop
+from octavo.tuning.trial import Score
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_a_drop_is_a_share_or_an_amount(limit: str, value: float, passed: bool) 
 
 def test_unknown_requirements_are_named() -> None:
     with pytest.raises(octavo.RecipeError, match="did you mean 'min_sqnr'"):
-        octavo.tune("model.onnx", demands={"min_snr": 3})
+        octavo.tune("model.onnx", requirements={"min_snr": 3})
 
 
 def test_a_card_says_what_from_what_and_how(pair: Path) -> None:

@@ -14,7 +14,8 @@ from octavo.evaluation.timing.latency import Ratio
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.choice import Unchanged, compressed_could_win, pick
 from octavo.tuning.deadline import Deadline, Limit
-from octavo.tuning.trial import Demands, Drop, Score, Trial, Tuned
+from octavo.tuning.requirements import Drop, Requirements
+from octavo.tuning.trial import Score, Trial, Tuned
 
 
 def trial(name: str, times: float, decibels: float, size: int = 100, **more: object) -> Trial:
@@ -22,8 +23,8 @@ def trial(name: str, times: float, decibels: float, size: int = 100, **more: obj
     return replace(Trial(candidate, None, decibels, None, Ratio(times, times, times), size), **more)  # type: ignore[arg-type]
 
 
-def chosen(*trials: Trial, **demands: object) -> str:
-    best, met, _ = pick(trials, Demands(**demands))  # type: ignore[arg-type]
+def chosen(*trials: Trial, **requirements: object) -> str:
+    best, met, _ = pick(trials, Requirements(**requirements))  # type: ignore[arg-type]
     assert met
     return best.name
 
@@ -78,12 +79,12 @@ def test_below_the_decibels_that_are_requested_they_count_however_many_classes_a
 
 
 def test_equal_answers_alone_do_not_make_a_trial_close() -> None:
-    demands = Demands()
+    requirements = Requirements()
     by_answers = trial("answers", 1.5, 15, agreement=0.99, places=500)
-    assert demands.unfaithful(by_answers) is None
-    assert not demands.is_close(by_answers)
-    assert demands.is_close(trial("decibels", 1.5, 20, agreement=0.9, places=500))
-    assert Demands(min_sqnr=10.0).is_close(by_answers)
+    assert requirements.unfaithful(by_answers) is None
+    assert not requirements.is_close(by_answers)
+    assert requirements.is_close(trial("decibels", 1.5, 20, agreement=0.9, places=500))
+    assert Requirements(min_sqnr=10.0).is_close(by_answers)
 
 
 def test_a_search_has_less_time_once_a_result_keeps_what_is_promised() -> None:
@@ -113,7 +114,7 @@ def test_too_slow_or_too_far_off_is_not_chosen() -> None:
 
 
 def test_where_no_trial_will_do_the_reason_names_the_closest() -> None:
-    best, met, reason = pick([trial("slow", 0.9, 40), trial("wrong", 3.0, 5)], Demands())
+    best, met, reason = pick([trial("slow", 0.9, 40), trial("wrong", 3.0, 5)], Requirements())
     assert not met
     assert best.name == "slow"
     assert "the closest is slow: it is not faster than float (0.90 ×" in reason
@@ -121,12 +122,12 @@ def test_where_no_trial_will_do_the_reason_names_the_closest() -> None:
 
 def test_where_nothing_came_out_the_errors_are_told() -> None:
     with pytest.raises(OutputError, match=r"a: it broke\. b: it hung"):
-        pick([trial("a", 1, 1, error="it broke."), trial("b", 1, 1, error="it hung.")], Demands())
+        pick([trial("a", 1, 1, error="it broke."), trial("b", 1, 1, error="it hung.")], Requirements())
 
 
 def test_an_error_that_all_trials_share_is_told_once() -> None:
     with pytest.raises(OutputError, match=r"^it is quantized already\.$"):
-        pick([trial(name, 1, 1, error="it is quantized already.") for name in "ab"], Demands())
+        pick([trial(name, 1, 1, error="it is quantized already.") for name in "ab"], Requirements())
 
 
 def score(value: float, higher: bool = True) -> Score:
@@ -144,7 +145,7 @@ def test_with_a_largest_drop_the_fastest_that_holds_it_is_chosen() -> None:
 
 def test_where_no_drop_is_small_enough_the_smallest_is_the_best_so_far() -> None:
     found = [trial("a", 3.0, 30, score=score(0.5)), trial("b", 1.0, 20, score=score(0.7))]
-    best, met, reason = pick(found, Demands(max_drop=Drop.parse("0.01")))
+    best, met, reason = pick(found, Requirements(max_drop=Drop.parse("0.01")))
     assert (best.name, met) == ("b", False)
     assert "top1 0.7 is more than 0.01 below" in reason
 
@@ -178,8 +179,10 @@ def test_the_front_leaves_out_what_is_beaten() -> None:
 
 
 def test_a_speed_below_float_is_missed_however_wide_its_interval() -> None:
-    assert "not faster" in (Demands().missed(trial("noisy", 0.93, 30, speed=Ratio(0.93, 0.8, 1.1))) or "")
-    assert "not faster" in (Demands().missed(trial("slow", 0.9, 30, speed=Ratio(0.9, 0.85, 0.95))) or "")
+    assert "not faster" in (
+        Requirements().missed(trial("noisy", 0.93, 30, speed=Ratio(0.93, 0.8, 1.1))) or ""
+    )
+    assert "not faster" in (Requirements().missed(trial("slow", 0.9, 30, speed=Ratio(0.9, 0.85, 0.95))) or "")
 
 
 def test_what_is_no_faster_than_float_is_chosen_only_where_nothing_faster_will_do() -> None:
@@ -188,7 +191,7 @@ def test_what_is_no_faster_than_float_is_chosen_only_where_nothing_faster_will_d
     assert chosen(exact, trial("unsure", 1.1, 20.5, speed=Ratio(1.1, 0.9, 1.2))) == "exact"
     assert chosen(exact, trial("wrong", 1.5, 20, error="it does not load")) == "exact"
     assert chosen(exact, trial("faster", 1.1, 20.5), min_speed=0.0) == "exact"  # speed was not requested
-    assert not compressed_could_win([trial("faster", 1.1, 20.5)], Demands(), Unchanged(400))
+    assert not compressed_could_win([trial("faster", 1.1, 20.5)], Requirements(), Unchanged(400))
 
 
 def test_what_is_hardly_smaller_has_to_be_worth_more_than_what_is_no_faster() -> None:
@@ -199,8 +202,8 @@ def test_what_is_hardly_smaller_has_to_be_worth_more_than_what_is_no_faster() ->
 
 
 def test_a_result_larger_than_float_misses_the_demands() -> None:
-    assert Demands().missed(replace(trial("small", 1.5, 30), size=0.3)) is None
-    assert "bytes of float" in (Demands().missed(replace(trial("large", 1.5, 30), size=1.3)) or "")
+    assert Requirements().missed(replace(trial("small", 1.5, 30), size=0.3)) is None
+    assert "bytes of float" in (Requirements().missed(replace(trial("large", 1.5, 30), size=1.3)) or "")
 
 
 @pytest.mark.parametrize(("times", "expected"), [(1.3, "static"), (2.0, "static, convolutions float")])
@@ -220,27 +223,27 @@ def test_what_runs_float_counts_with_its_measured_speed() -> None:
 
 def test_what_runs_float_and_is_no_faster_is_said_to_break_the_promise() -> None:
     result: Any = SimpleNamespace(plan=SimpleNamespace(nodes={}))
-    reason = pick([replace(trial("compressed", 1.0, 40, 26), result=result)], Demands())[2]
+    reason = pick([replace(trial("compressed", 1.0, 40, 26), result=result)], Requirements())[2]
     assert "no faster" in reason
-    assert "no faster" not in pick([trial("static", 1.5, 40, 26)], Demands())[2]
-    assert "hardly faster than float" in pick([trial("static", 1.01, 40, 26)], Demands())[2]
+    assert "no faster" not in pick([trial("static", 1.5, 40, 26)], Requirements())[2]
+    assert "hardly faster than float" in pick([trial("static", 1.01, 40, 26)], Requirements())[2]
 
 
 def test_a_trial_that_is_worth_less_than_the_float_model_is_refused() -> None:
     unchanged = Unchanged(100)
     little = trial("dynamic", 1.02, 24, 94)
-    _, met, reason = pick([little], Demands(), unchanged)
+    _, met, reason = pick([little], Requirements(), unchanged)
     assert not met
     assert "worth less than the float model" in reason
-    assert pick([trial("static", 1.02, 24, 26)], Demands(), unchanged)[1]
-    assert pick([little], Demands(min_sqnr=20), unchanged)[1]  # enough fidelity was named
+    assert pick([trial("static", 1.02, 24, 26)], Requirements(), unchanged)[1]
+    assert pick([little], Requirements(min_sqnr=20), unchanged)[1]  # enough fidelity was named
 
 
 def test_what_preparation_alone_would_gain_is_no_merit_of_quantizing() -> None:
     slower = trial("static", 1.1, 24, 60)
-    assert pick([slower], Demands(), Unchanged(100))[1]
-    assert not pick([slower], Demands(), Unchanged(100, Ratio(1.4, 1.38, 1.42)))[1]
-    assert pick([slower], Demands(), Unchanged(100, Ratio(1.4, 0.9, 1.9)))[1]  # it may be noise
+    assert pick([slower], Requirements(), Unchanged(100))[1]
+    assert not pick([slower], Requirements(), Unchanged(100, Ratio(1.4, 1.38, 1.42)))[1]
+    assert pick([slower], Requirements(), Unchanged(100, Ratio(1.4, 0.9, 1.9)))[1]  # it may be noise
 
 
 def test_a_noisier_measurement_does_not_win() -> None:
@@ -249,11 +252,11 @@ def test_a_noisier_measurement_does_not_win() -> None:
 
 
 def test_twenty_decibels_or_the_same_answers_are_close_enough() -> None:
-    assert Demands().unfaithful(trial("a", 1.5, 20.1)) is None
-    assert "less than 20" in (Demands().unfaithful(trial("b", 1.5, 14.0)) or "")
+    assert Requirements().unfaithful(trial("a", 1.5, 20.1)) is None
+    assert "less than 20" in (Requirements().unfaithful(trial("b", 1.5, 14.0)) or "")
     same = trial("c", 1.5, 14.0, agreement=0.99, places=1000)
-    assert Demands().unfaithful(same) is None
-    assert Demands().unfaithful(replace(same, agreement=0.9)) is not None
-    assert Demands().unfaithful(replace(same, places=12)) is not None
-    assert Demands().unfaithful(replace(same, sqnr_db=6.0)) is not None
-    assert Demands(min_sqnr=12).unfaithful(trial("d", 1.5, 14.0)) is None
+    assert Requirements().unfaithful(same) is None
+    assert Requirements().unfaithful(replace(same, agreement=0.9)) is not None
+    assert Requirements().unfaithful(replace(same, places=12)) is not None
+    assert Requirements().unfaithful(replace(same, sqnr_db=6.0)) is not None
+    assert Requirements(min_sqnr=12).unfaithful(trial("d", 1.5, 14.0)) is None

@@ -20,7 +20,8 @@ from octavo.targets import target
 from octavo.tuning import runner
 from octavo.tuning.candidates import Candidate, compressed_round
 from octavo.tuning.choice import Unchanged, compressed_could_win, pick
-from octavo.tuning.trial import Demands, Trial
+from octavo.tuning.requirements import Requirements
+from octavo.tuning.trial import Trial
 from tuning.nets import conv_and_linear, samples
 
 
@@ -37,38 +38,38 @@ def compressed(speed: Ratio | float, decibels: float, size: int = 100) -> Trial:
 
 def test_the_clock_does_not_reject_what_runs_float() -> None:
     found = compressed(Ratio(0.96, 0.955, 0.97), 30)
-    assert Demands().missed(found) is None
-    assert pick([found], Demands())[1]
-    assert Demands().missed(replace(found, result=None)) is not None
+    assert Requirements().missed(found) is None
+    assert pick([found], Requirements())[1]
+    assert Requirements().missed(replace(found, result=None)) is not None
 
 
 def test_what_is_clearly_slower_is_rejected_though_it_runs_float() -> None:
-    assert "not faster" in (Demands().missed(compressed(Ratio(0.8, 0.75, 0.85), 30)) or "")
+    assert "not faster" in (Requirements().missed(compressed(Ratio(0.8, 0.75, 0.85), 30)) or "")
 
 
 def test_a_demand_for_more_speed_is_not_met_by_float() -> None:
-    assert "less than 1.2" in (Demands(min_speed=1.2).missed(compressed(1.15, 30)) or "")
+    assert "less than 1.2" in (Requirements(min_speed=1.2).missed(compressed(1.15, 30)) or "")
 
 
 def test_at_like_speed_what_computes_with_integers_is_chosen() -> None:
-    best, met, _ = pick([trial("dynamic", 1.06, 34), compressed(1.03, 35)], Demands())
+    best, met, _ = pick([trial("dynamic", 1.06, 34), compressed(1.03, 35)], Requirements())
     assert (best.name, met) == ("dynamic", True)
 
 
 def test_float_is_chosen_before_what_is_slower_or_far_off() -> None:
     best, met, reason = pick(
-        [trial("dynamic", 0.9, 34), trial("static", 1.1, 16), compressed(0.97, 34)], Demands()
+        [trial("dynamic", 0.9, 34), trial("static", 1.1, 16), compressed(0.97, 34)], Requirements()
     )
     assert (best.name, met) == ("compressed", True)
     assert "0.97 × as fast as float" in reason
 
 
 def test_it_is_tried_only_where_it_could_win() -> None:
-    assert compressed_could_win([], Demands(), Unchanged(400))
-    assert compressed_could_win([trial("slow", 0.9, 40)], Demands(), Unchanged(400))
-    assert compressed_could_win([trial("far", 1.1, 16)], Demands(), Unchanged(400))
-    assert not compressed_could_win([trial("fast", 1.8, 25)], Demands(), Unchanged(400))
-    assert not compressed_could_win([trial("as good", 1.0, 45)], Demands(), Unchanged(400))
+    assert compressed_could_win([], Requirements(), Unchanged(400))
+    assert compressed_could_win([trial("slow", 0.9, 40)], Requirements(), Unchanged(400))
+    assert compressed_could_win([trial("far", 1.1, 16)], Requirements(), Unchanged(400))
+    assert not compressed_could_win([trial("fast", 1.8, 25)], Requirements(), Unchanged(400))
+    assert not compressed_could_win([trial("as good", 1.0, 45)], Requirements(), Unchanged(400))
 
 
 def speeds(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
@@ -119,7 +120,7 @@ def test_where_that_is_too_far_from_float_the_dynamic_trial_is_made_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     speeds(monkeypatch, 2.0)
-    tuned = tune(conv_and_linear(), None, threads=1, demands=Demands(min_sqnr=200), time_limit=None)
+    tuned = tune(conv_and_linear(), None, threads=1, requirements=Requirements(min_sqnr=200), time_limit=None)
     assert names(tuned)[:2] == ["dynamic", "dynamic, other weights float"]
     assert tuned.trials[1].candidate.recipe.compressed is None
 

@@ -21,7 +21,8 @@ from octavo.tuning.candidates import Candidate
 from octavo.tuning.choice import pick
 from octavo.tuning.language import LanguageModel, Pace, Predictions, TokenSpeeds
 from octavo.tuning.objective import Objective
-from octavo.tuning.trial import Demands, Trial
+from octavo.tuning.requirements import Requirements
+from octavo.tuning.trial import Trial
 from tuning.nets import conv_and_linear, samples
 
 
@@ -57,7 +58,7 @@ def chosen(objective: Objective, *trials: Trial) -> str:
         decode = tokens.decode.ratio if tokens.decode else None
         return replace(one, speed=objective.speed(tokens.prefill.ratio, decode))
 
-    best, met, _ = pick([speed(one) for one in trials], Demands(optimize=objective))
+    best, met, _ = pick([speed(one) for one in trials], Requirements(optimize=objective))
     assert met
     return best.name
 
@@ -161,7 +162,7 @@ def test_prompts_and_tokens_are_timed_with_a_cache() -> None:
         seconds=0.05,
         threads=1,
         engine="serial",
-        demands=octavo.Demands(min_speed=0.0, optimize=Objective.DECODE),
+        requirements=octavo.Requirements(min_speed=0.0, optimize=Objective.DECODE),
     )
     timed = [trial for trial in tuned.trials if trial.tokens is not None]
     assert timed

@@ -14,7 +14,7 @@ from octavo.core.progress import silent
 from octavo.evaluation.timing.latency import Ratio
 from octavo.tuning import runner, search
 from octavo.tuning.deadline import TIME_LIMIT, Deadline, Limit, OutOfTime
-from octavo.tuning.trial import Demands
+from octavo.tuning.requirements import Requirements
 from tuning.nets import conv_and_linear, samples
 
 
@@ -25,7 +25,7 @@ def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tune(**more: Any) -> octavo.Tuned:
-    options = {"threads": 1, "demands": Demands(min_speed=0.0), "engine": "serial", **more}
+    options = {"threads": 1, "requirements": Requirements(min_speed=0.0), "engine": "serial", **more}
     return octavo.tune(conv_and_linear(), samples(8), **options)
 
 

@@ -21,15 +21,14 @@ from octavo.model.files import io
 from octavo.targets import target
 from octavo.tuning import runner
 from octavo.tuning.candidates import groups, without_groups, without_layers
-from octavo.tuning.task_check import TaskCheck
-from octavo.tuning.trial import Demands, Drop
+from octavo.tuning.requirements import Drop, Requirements, TaskCheck
 from tuning.nets import conv_and_linear, many_convs, samples
 
-LENIENT = Demands(min_speed=0.0)
+LENIENT = Requirements(min_speed=0.0)
 
 
 def tune(data: Any, **more: Any) -> octavo.Tuned:
-    options = {"threads": 1, "seconds": 0.02, "demands": LENIENT, "engine": "serial", **more}
+    options = {"threads": 1, "seconds": 0.02, "requirements": LENIENT, "engine": "serial", **more}
     return tuned_by(conv_and_linear(), data, **options)
 
 
@@ -163,7 +162,7 @@ def test_without_data_only_what_needs_none_is_tried() -> None:
     weights = {"w": np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)}
     nodes = [node("MatMul", ["x", "w"], ["y"], "product")]
     source = model(nodes, [tensor("x", [4, 16])], [tensor("y", None)], weights)
-    tuned = octavo.tune(source, seconds=0.02, demands=Demands(min_speed=0.0, min_sqnr=0.0))
+    tuned = octavo.tune(source, seconds=0.02, requirements=Requirements(min_speed=0.0, min_sqnr=0.0))
     assert [trial.name for trial in tuned.trials] == ["dynamic"]
 
 
@@ -183,7 +182,7 @@ def test_after_the_time_no_further_trial_is_started() -> None:
 
 @pytest.mark.usefixtures("_untimed")
 def test_while_nothing_is_faithful_enough_more_layers_stay_float() -> None:
-    tuned = tune(samples(8), demands=Demands(min_speed=0.0, min_sqnr=200.0))
+    tuned = tune(samples(8), requirements=Requirements(min_speed=0.0, min_sqnr=200.0))
     assert not tuned.met
     counts = [name for name in (trial.name for trial in tuned.trials) if "layer" in name and "float" in name]
     assert any("1 layer float" in name for name in counts)
@@ -199,10 +198,10 @@ def test_a_slow_trial_that_is_close_enough_does_not_end_the_search_for_a_faster_
         return [Ratio(2, 2, 2) if fast else Ratio(1, 1, 1) for fast in static]
 
     monkeypatch.setattr(runner, "speeds", fixed)
-    demands = Demands(min_sqnr=36)
-    tuned = tuned_by(convs_and_product(), samples(24), threads=1, engine="serial", demands=demands)
+    requirements = Requirements(min_sqnr=36)
+    tuned = tuned_by(convs_and_product(), samples(24), threads=1, engine="serial", requirements=requirements)
     dynamic = next(trial for trial in tuned.trials if trial.name == "dynamic")
-    assert demands.unfaithful(dynamic) is None
+    assert requirements.unfaithful(dynamic) is None
     assert tuned.met
     assert tuned.best is not None
     assert tuned.best.speed == Ratio(2, 2, 2)
@@ -238,7 +237,7 @@ def test_a_task_gives_every_trial_the_tasks_figure_beside_floats() -> None:
     labelled = [(sample, 0) for sample in samples(6)]
     tuned = tune(
         samples(8),
-        demands=Demands(min_speed=0.0, min_sqnr=0.0, max_drop=Drop.parse("1.0")),
+        requirements=Requirements(min_speed=0.0, min_sqnr=0.0, max_drop=Drop.parse("1.0")),
         task=TaskCheck("tuning_answer", labelled),
     )
     assert tuned.met
@@ -250,7 +249,7 @@ def test_a_task_gives_every_trial_the_tasks_figure_beside_floats() -> None:
 
 def test_a_largest_drop_needs_a_task() -> None:
     with pytest.raises(RecipeError, match="task"):
-        tune(samples(4), demands=Demands(max_drop=Drop(0.1)))
+        tune(samples(4), requirements=Requirements(max_drop=Drop(0.1)))
 
 
 def test_agreement_is_no_task_that_can_drop() -> None:
@@ -293,7 +292,7 @@ def test_a_trial_that_breaks_is_a_line_of_the_table(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("_untimed")
 def test_the_first_convolutions_are_left_float_once() -> None:
-    options: dict[str, Any] = {"threads": 1, "seconds": 0.02, "demands": LENIENT, "engine": "serial"}
+    options: dict[str, Any] = {"threads": 1, "seconds": 0.02, "requirements": LENIENT, "engine": "serial"}
     deep = tuned_by(many_convs(16), samples(12), **options)
     trial = next(one for one in deep.trials if one.name.endswith("first 2 convolutions float"))
     assert trial.error is None
@@ -313,7 +312,7 @@ def test_steps_build_on_the_float_start_where_that_is_faster(monkeypatch: pytest
         return [Ratio(2, 2, 2) if starts_float(one) else Ratio(1.5, 1.5, 1.5) for one in models]
 
     monkeypatch.setattr(runner, "speeds", speeds)
-    found = tuned_by(many_convs(4), samples(12), threads=1, demands=LENIENT, engine="serial")
+    found = tuned_by(many_convs(4), samples(12), threads=1, requirements=LENIENT, engine="serial")
     names = {trial.name for trial in found.trials}
     assert "static, first convolution float, repaired" in names
     assert "static, repaired" not in names
@@ -346,7 +345,7 @@ def test_a_model_that_runs_on_batches_of_the_data_alone_is_tuned() -> None:
         {"w": weight, "by": np.array([12, -1], np.int64)},
     )  # no size of a batch that would be guessed is divisible by 12
     data = [{"x": rng.standard_normal((12, 64)).astype(np.float32)} for _ in range(8)]
-    made = tuned_by(proto, data, threads=1, seconds=0.02, demands=LENIENT, engine="serial")
+    made = tuned_by(proto, data, threads=1, seconds=0.02, requirements=LENIENT, engine="serial")
     assert {trial.name: trial.error for trial in made.trials}["dynamic"] is None
 
 

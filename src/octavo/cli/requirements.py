@@ -21,7 +21,7 @@ from octavo.core.effort import EFFORTS
 if TYPE_CHECKING:
     from octavo.tuning.deadline import Limit
     from octavo.tuning.gates import Gate
-    from octavo.tuning.task_check import TaskCheck
+    from octavo.tuning.requirements import TaskCheck
 
 GATES = ("max_drop", "min_sqnr", "min_speed", "max_size")
 NOT_MET = 1  # the exit code where a requirement is not met
@@ -115,7 +115,7 @@ def task_check(options: argparse.Namespace) -> TaskCheck | None:
     """Return the task of ``--evaluate`` with its data."""
     if options.evaluate is None:
         return None
-    from octavo.tuning.task_check import TaskCheck
+    from octavo.tuning.requirements import TaskCheck
 
     own = task_options(options, options.evaluate)
     if options.evaluate_scale is not None:

@@ -47,25 +47,28 @@ def trial_figures(trial: Mapping[str, Any]) -> list[str]:
     return [part for part in found if part]
 
 
-def requirements(demands: Mapping[str, Any]) -> list[str]:
+def requirement_texts(requirements: Mapping[str, Any]) -> list[str]:
     """Return what was required of a result, in words."""
     words = []
-    least = number(demands.get("min_sqnr"))
-    if demands.get("max_drop") is not None:
-        words.append(f"at most {demands['max_drop']} lost in the task")
+    least = number(requirements.get("min_sqnr"))
+    if requirements.get("max_drop") is not None:
+        words.append(f"at most {requirements['max_drop']} lost in the task")
     if least is not None and math.isfinite(least):
         words.append(f"SQNR ≥ {least:g} dB")
     for key, what in (("min_speed", "speed ≥"), ("max_size", "size ≤")):
-        value = number(demands.get(key))
+        value = number(requirements.get(key))
         if value is not None and math.isfinite(value) and value > 0:
             words.append(f"{what} {value:g} × float")
     return words
 
 
-def asked(demands: Mapping[str, Any]) -> bool:
+def asked(requirements: Mapping[str, Any]) -> bool:
     """Return whether more was required than what always is: no slower and no larger than float."""
-    sizes = [number(demands.get(key)) for key in ("min_speed", "max_size")]
-    others = [number(demands.get("min_sqnr")) not in (None, -math.inf), demands.get("max_drop") is not None]
+    sizes = [number(requirements.get(key)) for key in ("min_speed", "max_size")]
+    others = [
+        number(requirements.get("min_sqnr")) not in (None, -math.inf),
+        requirements.get("max_drop") is not None,
+    ]
     return any(value not in (None, 1.0) for value in sizes) or any(others)
 
 

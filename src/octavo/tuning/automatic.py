@@ -18,11 +18,12 @@ from octavo.pipeline import Destination, Run
 from octavo.pipeline.request import RecipeRequest
 from octavo.tuning import choice
 from octavo.tuning.deadline import TIME_LIMIT, Deadline, Limit
+from octavo.tuning.requirements import FAITHFUL_DB, Requirements, TaskCheck
 from octavo.tuning.runner import TrialRunner
 from octavo.tuning.search import Search
 from octavo.tuning.split import Split
-from octavo.tuning.task_check import TaskCheck, TaskChecker
-from octavo.tuning.trial import FAITHFUL_DB, Demands, Trial, Tuned
+from octavo.tuning.task_check import TaskChecker
+from octavo.tuning.trial import Trial, Tuned
 
 
 def tune(
@@ -31,7 +32,7 @@ def tune(
     request: RecipeRequest,
     run: Run,
     *,
-    demands: Demands | None = None,
+    requirements: Requirements | None = None,
     task: TaskCheck | None = None,
     thorough: bool = True,
     time_limit: Limit | float | None = TIME_LIMIT,
@@ -41,12 +42,12 @@ def tune(
 
     All static candidates start from the recipe of the request; what it includes and excludes holds for every
     candidate. Unless ``thorough``, layers and kinds of operators are left in float only where nothing else
-    meets the demands and is faster than float. The first result that meets them is written to the
+    meets the requirements and is faster than float. The first result that meets them is written to the
     destination of the run at once, and replaced by the best in the end. After ``time_limit`` seconds the
     trial under way is given up; Ctrl-C does the same. Both keep the best so far, and a note says so.
     """
     deadline = Deadline.after(time_limit)
-    wanted = demands if demands is not None else _default_demands(data)
+    wanted = requirements if requirements is not None else _default_requirements(data)
     if wanted.max_drop is not None and task is None:
         raise RecipeError("max_drop limits the loss of a task's figure; say which task, with its data.")
     base, target = request.resolve(static=True)
@@ -98,9 +99,9 @@ def _of_trials(run: Run, base: Recipe, engine: Engine) -> Run:
     )
 
 
-def _uncertain(best: Trial, demands: Demands, held_back: int) -> list[str]:
+def _uncertain(best: Trial, requirements: Requirements, held_back: int) -> list[str]:
     """What the samples that were held back can't tell of the result."""
-    least = demands.min_sqnr if demands.min_sqnr is not None else FAITHFUL_DB
+    least = requirements.min_sqnr if requirements.min_sqnr is not None else FAITHFUL_DB
     interval = best.sqnr_interval
     if interval is None or best.sqnr_db is None or not interval[0] < least <= best.sqnr_db:
         return []
@@ -110,12 +111,12 @@ def _uncertain(best: Trial, demands: Demands, held_back: int) -> list[str]:
     ]
 
 
-def _default_demands(data: Any) -> Demands:
+def _default_requirements(data: Any) -> Requirements:
     """Random inputs say little about fidelity, so nothing is required of it."""
-    return Demands() if data is not None else Demands(min_sqnr=-math.inf)
+    return Requirements() if data is not None else Requirements(min_sqnr=-math.inf)
 
 
-def _check_objective(wanted: Demands, runner: TrialRunner) -> None:
+def _check_objective(wanted: Requirements, runner: TrialRunner) -> None:
     """Raise where tokens shall count most, and the model predicts none."""
     if wanted.optimize.is_about_tokens and runner.reference.language is None:
         raise RecipeError(

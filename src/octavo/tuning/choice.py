@@ -42,7 +42,8 @@ from dataclasses import dataclass, replace
 
 from octavo.errors import OutputError
 from octavo.evaluation.timing.latency import Ratio
-from octavo.tuning.trial import ALIKE, FAITHFUL_DB, UNKNOWN, Demands, Trial
+from octavo.tuning.requirements import ALIKE, FAITHFUL_DB, Requirements
+from octavo.tuning.trial import UNKNOWN, Trial
 
 NOISE = 0.1  # speeds that differ by more are not the same, however wide their intervals
 GOOD_DECIBELS, ENOUGH_DECIBELS = 30.0, 40.0  # dB beyond which more is worth less, and nothing
@@ -55,11 +56,11 @@ MAX_SIZE = 0.6  # times the bytes of float, what is promised beside speed
 IDLE = ALIKE  # what a trial is worth less that runs float: what may be noise between two sessions of it
 
 
-def value(trial: Trial, demands: Demands) -> float:
+def value(trial: Trial, requirements: Requirements) -> float:
     """Return what a trial is worth."""
-    rest = closeness(trial, demands) if demands.max_drop is None else 0.0
+    rest = closeness(trial, requirements) if requirements.max_drop is None else 0.0
     idle = IDLE if trial.runs_float else 0.0
-    weights = demands.optimize.weights
+    weights = requirements.optimize.weights
     gain = weights.speed * math.log(max(surely(trial), 1e-6))
     return gain + rest - weights.size * math.log(trial.bytes or 1) - idle
 
@@ -78,15 +79,15 @@ class Unchanged:
         return gain.value if gain is not None and gain.low > 1 + ALIKE else 1.0
 
 
-def worth(trial: Trial, demands: Demands, unchanged: Unchanged) -> float:
-    """Return how much more a trial is worth than the float model; what the demands settle does not count."""
-    weights = demands.optimize.weights
+def worth(trial: Trial, requirements: Requirements, unchanged: Unchanged) -> float:
+    """Return how much more a trial is worth than the float model, in what the requirements leave open."""
+    weights = requirements.optimize.weights
     gain = weights.speed * math.log(max(speed(trial), 1e-6) / unchanged.speed)
-    if demands.min_speed < 1:
+    if requirements.min_speed < 1:
         gain = max(gain, 0.0)
-    if not demands.settles_fidelity:
+    if not requirements.settles_fidelity:
         ideal = _exact(trial)
-        gain -= (closeness(ideal, demands) - closeness(trial, demands)) * LOSS_BESIDE_FLOAT
+        gain -= (closeness(ideal, requirements) - closeness(trial, requirements)) * LOSS_BESIDE_FLOAT
     return gain + weights.size * math.log(unchanged.bytes / trial.bytes if trial.bytes else 1.0)
 
 
@@ -101,13 +102,13 @@ def _exact(trial: Trial) -> Trial:
     )
 
 
-def missed(trial: Trial, demands: Demands, unchanged: Unchanged | None) -> str | None:
+def missed(trial: Trial, requirements: Requirements, unchanged: Unchanged | None) -> str | None:
     """Why a trial can't be chosen: what it misses, or that the float model is worth more; None if it can."""
-    if (reason := demands.missed(trial)) is not None:
+    if (reason := requirements.missed(trial)) is not None:
         return reason
     if trial.speed is None:
         return "the time limit ended the search before it was timed"
-    if unchanged is None or worth(trial, demands, unchanged) > 0:
+    if unchanged is None or worth(trial, requirements, unchanged) > 0:
         return None
     return f"worth less than the float model as it is ({words(trial)}{_size_words(trial)})"
 
@@ -116,10 +117,10 @@ def _size_words(trial: Trial) -> str:
     return f", {trial.size:.2f} × the bytes" if trial.size is not None else ""
 
 
-def closeness(trial: Trial, demands: Demands) -> float:
+def closeness(trial: Trial, requirements: Requirements) -> float:
     """Fidelity in units of ln(speed); of a language model what its predictions lose."""
     if trial.predictions is not None:
-        return -demands.optimize.weights.nat * min(trial.predictions.lost, 1e3)
+        return -requirements.optimize.weights.nat * min(trial.predictions.lost, 1e3)
     decibels = trial.sqnr_db if trial.sqnr_db is not None else 0.0
     same = trial.agreement if trial.agreement is not None else 1.0
     trust = trial.places / (trial.places + FEW_PLACES)
@@ -130,27 +131,27 @@ def closeness(trial: Trial, demands: Demands) -> float:
     return by_decibels + PER_AGREEMENT * trust * same
 
 
-def standing(trial: Trial, demands: Demands) -> float:
+def standing(trial: Trial, requirements: Requirements) -> float:
     """Return what decides where speed does not: fidelity and size."""
-    return closeness(trial, demands) - demands.optimize.weights.size * math.log(trial.bytes or 1)
+    return closeness(trial, requirements) - requirements.optimize.weights.size * math.log(trial.bytes or 1)
 
 
 def pick(
-    trials: Sequence[Trial], demands: Demands, unchanged: Unchanged | None = None
+    trials: Sequence[Trial], requirements: Requirements, unchanged: Unchanged | None = None
 ) -> tuple[Trial, bool, str]:
-    """Return the best, whether it meets the demands, and why it is this one."""
-    good = _good(trials, demands, unchanged)
+    """Return the best, whether it meets the requirements, and why it is this one."""
+    good = _good(trials, requirements, unchanged)
     if good:
-        first = max(good, key=lambda trial: value(trial, demands))
+        first = max(good, key=lambda trial: value(trial, requirements))
         rivals = [trial for trial in good if alike(trial, first) and trial.runs_float <= first.runs_float]
-        best = _simplest(rivals, demands)
+        best = _simplest(rivals, requirements)
         return best, True, f"{best.name}: {words(best)}{_promise(best)}"
     ran = [trial for trial in trials if trial.error is None]
     if not ran:
         raise OutputError(_errors(trials))
-    faithful = [trial for trial in ran if demands.unfaithful(trial) is None]
-    best = max(faithful, key=speed) if faithful else max(ran, key=lambda trial: _nearest(trial, demands))
-    reason = missed(best, demands, unchanged)
+    faithful = [trial for trial in ran if requirements.unfaithful(trial) is None]
+    best = max(faithful, key=speed) if faithful else max(ran, key=lambda trial: _nearest(trial, requirements))
+    reason = missed(best, requirements, unchanged)
     return best, False, f"no trial meets the requirements; the closest is {best.name}: {reason}"
 
 
@@ -176,18 +177,18 @@ def _promise(trial: Trial) -> str:
     return ""
 
 
-def _simplest(rivals: Sequence[Trial], demands: Demands) -> Trial:
+def _simplest(rivals: Sequence[Trial], requirements: Requirements) -> Trial:
     """Return the best by fidelity and size; of those that are hardly any worse, the one of fewest steps."""
-    highest = max(standing(trial, demands) for trial in rivals)
-    near = [trial for trial in rivals if standing(trial, demands) >= highest - SMALL_DIFFERENCE]
-    return min(near, key=lambda trial: (len(trial.candidate.recipe.steps), -standing(trial, demands)))
+    highest = max(standing(trial, requirements) for trial in rivals)
+    near = [trial for trial in rivals if standing(trial, requirements) >= highest - SMALL_DIFFERENCE]
+    return min(near, key=lambda trial: (len(trial.candidate.recipe.steps), -standing(trial, requirements)))
 
 
-def _good(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged | None) -> list[Trial]:
-    """The trials that meet the demands; only those faster beyond the noise, if any of them is smaller too."""
-    good = [trial for trial in trials if missed(trial, demands, unchanged) is None]
+def _good(trials: Sequence[Trial], requirements: Requirements, unchanged: Unchanged | None) -> list[Trial]:
+    """The trials that meet the requirements; only those surely faster, if any of them is smaller too."""
+    good = [trial for trial in trials if missed(trial, requirements, unchanged) is None]
     good = [trial for trial in good if not _gains_nothing(trial, good)]
-    fast = [trial for trial in good if is_faster(trial, demands)]
+    fast = [trial for trial in good if is_faster(trial, requirements)]
     return fast if any(is_small(trial) for trial in fast) else good
 
 
@@ -196,22 +197,22 @@ def is_small(trial: Trial) -> bool:
     return trial.size is None or trial.size <= MAX_SIZE
 
 
-def is_faster(trial: Trial, demands: Demands) -> bool:
-    """Whether a trial is faster than was demanded by more than two sessions of one model may differ.
+def is_faster(trial: Trial, requirements: Requirements) -> bool:
+    """Whether a trial is faster than is required by more than two sessions of one model may differ.
 
-    Where a speed below float's was demanded, speed is no promise, and each trial keeps it.
+    Where a speed below float's is enough, speed is no promise, and each trial keeps it.
     """
-    least = demands.min_speed
+    least = requirements.min_speed
     return least < 1 or (speed(trial) >= least * (1 + ALIKE) and surely(trial) > least)
 
 
 def _gains_nothing(trial: Trial, good: Sequence[Trial]) -> bool:
-    """Whether a trial is not faster than the one that it was to beat, which meets the demands too."""
+    """Whether a trial is not faster than the one that it was to beat, which meets the requirements too."""
     return any(other.name == trial.candidate.faster_than and alike(other, trial) for other in good)
 
 
-def _nearest(trial: Trial, demands: Demands) -> tuple[float, float]:
-    return (-trial.score.lost if trial.score is not None else UNKNOWN, closeness(trial, demands))
+def _nearest(trial: Trial, requirements: Requirements) -> tuple[float, float]:
+    return (-trial.score.lost if trial.score is not None else UNKNOWN, closeness(trial, requirements))
 
 
 def alike(trial: Trial, other: Trial) -> bool:
@@ -223,35 +224,35 @@ def alike(trial: Trial, other: Trial) -> bool:
     return not trial.speed.differs_from(other.speed)
 
 
-def best_so_far(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged) -> Trial | None:
+def best_so_far(trials: Sequence[Trial], requirements: Requirements, unchanged: Unchanged) -> Trial | None:
     """Return the trial of the highest value among those that can be chosen."""
-    good = _good(trials, demands, unchanged)
-    return max(good, key=lambda trial: value(trial, demands), default=None)
+    good = _good(trials, requirements, unchanged)
+    return max(good, key=lambda trial: value(trial, requirements), default=None)
 
 
 def could_win(
-    hoped: Trial, trials: Sequence[Trial], demands: Demands, unchanged: Unchanged, by: float = 0.0
+    hoped: Trial, trials: Sequence[Trial], requirements: Requirements, unchanged: Unchanged, by: float = 0.0
 ) -> bool:
     """Whether a trial would be worth more than all others if it were exact: then it is worth making."""
-    best = best_so_far(trials, demands, unchanged)
+    best = best_so_far(trials, requirements, unchanged)
     if best is None:
         return True
-    if is_faster(best, demands) != is_faster(hoped, demands):
-        return is_faster(hoped, demands)
+    if is_faster(best, requirements) != is_faster(hoped, requirements):
+        return is_faster(hoped, requirements)
     answers = best if hoped.agreement is None else hoped
     same = None if answers.agreement is None else 1.0
     exact = replace(_exact(hoped), agreement=same, places=answers.places)
-    return value(exact, demands) > value(best, demands) + by
+    return value(exact, requirements) > value(best, requirements) + by
 
 
-def compressed_could_win(trials: Sequence[Trial], demands: Demands, unchanged: Unchanged) -> bool:
+def compressed_could_win(trials: Sequence[Trial], requirements: Requirements, unchanged: Unchanged) -> bool:
     """Whether the float model with a quarter of its bytes may be worth more than all that can be chosen."""
-    best = best_so_far(trials, demands, unchanged)
+    best = best_so_far(trials, requirements, unchanged)
     if best is None:
         return True
     at_speed = Ratio(unchanged.speed, unchanged.speed, unchanged.speed)
     hoped = replace(best, speed=at_speed, bytes=unchanged.bytes // 4)
-    return could_win(hoped, trials, demands, unchanged, by=IDLE)
+    return could_win(hoped, trials, requirements, unchanged, by=IDLE)
 
 
 def speed(trial: Trial) -> float:

@@ -35,7 +35,7 @@ class Limit:
 
     seconds: float
     counts_waiting: bool = True  # also those in which other programs had the processor
-    once_kept: float | None = None  # the seconds where there is a result that meets the demands
+    once_kept: float | None = None  # the seconds where there is a result that meets the requirements
     began: float | None = None  # on the clock of time.monotonic(); None: when the search begins
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class Deadline:
 
     limit: Limit | None = None
     is_armed: bool = False  # once there is a result to fall back on
-    is_kept: bool = False  # once a result meets the demands
+    is_kept: bool = False  # once a result meets the requirements
     began: float = field(default_factory=time.monotonic)
     began_cpu: float = field(default_factory=processor_seconds)
 

@@ -27,9 +27,9 @@ from octavo.model.files import io
 from octavo.model.runtime.session import Session
 from octavo.reporting.figures import decibels_text, speed_text
 from octavo.tuning.fidelity import judged, outputs_of, tallies
-from octavo.tuning.requirements import limits_of
-from octavo.tuning.task_check import TaskCheck, TaskChecker
-from octavo.tuning.trial import Demands, Drop, Score, Trial
+from octavo.tuning.requirements import Drop, Requirements, TaskCheck, limits_of
+from octavo.tuning.task_check import TaskChecker
+from octavo.tuning.trial import Score, Trial
 
 _SAMPLES = 64  # that fidelity is measured on, where no number is given
 _SAMPLES_LOOKED_AT = 8  # to find out what the outputs are made of
@@ -83,18 +83,18 @@ def size_gate(most: float, size: float) -> Gate:
     return Gate("max_size", f"{most:g} × float at most", f"{size:.2f} ×", size, size <= most)
 
 
-def gates_of_trial(trial: Trial, demands: Demands, names: Iterable[str]) -> tuple[Gate, ...]:
-    """Return those of the demands on a search that a user gave, as what the chosen trial shows of them."""
+def gates_of_trial(trial: Trial, requirements: Requirements, names: Iterable[str]) -> tuple[Gate, ...]:
+    """Return the requirements on a search that a user gave, and what the chosen trial shows of each."""
     found: list[Gate] = []
     for name in names:
-        if name == "max_drop" and demands.max_drop is not None and trial.score is not None:
-            found.append(drop_gate(demands.max_drop, trial.score))
-        elif name == "min_sqnr" and demands.min_sqnr is not None and trial.sqnr_db is not None:
-            found.append(sqnr_gate(demands.min_sqnr, trial.sqnr_db))
+        if name == "max_drop" and requirements.max_drop is not None and trial.score is not None:
+            found.append(drop_gate(requirements.max_drop, trial.score))
+        elif name == "min_sqnr" and requirements.min_sqnr is not None and trial.sqnr_db is not None:
+            found.append(sqnr_gate(requirements.min_sqnr, trial.sqnr_db))
         elif name == "min_speed" and trial.speed is not None:
-            found.append(speed_gate(demands.min_speed, trial.speed))
+            found.append(speed_gate(requirements.min_speed, trial.speed))
         elif name == "max_size" and trial.size is not None:
-            found.append(size_gate(demands.max_size, trial.size))
+            found.append(size_gate(requirements.max_size, trial.size))
     return tuple(found)
 
 

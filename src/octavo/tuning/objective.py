@@ -15,12 +15,15 @@ of prompts and of tokens together is their geometric mean. ``balanced`` and ``si
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import sqrt
+from typing import TYPE_CHECKING
 
 from octavo.errors import RecipeError, closest
-from octavo.evaluation.timing.latency import Ratio
+
+if TYPE_CHECKING:
+    from octavo.evaluation.timing.latency import Ratio
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,11 @@ class Objective(Enum):
             return prefill
         if self is Objective.DECODE:
             return decode
-        return Ratio(
-            sqrt(prefill.value * decode.value),
-            sqrt(prefill.low * decode.low),
-            sqrt(prefill.high * decode.high),
+        return replace(
+            prefill,
+            value=sqrt(prefill.value * decode.value),
+            low=sqrt(prefill.low * decode.low),
+            high=sqrt(prefill.high * decode.high),
         )
 
 

@@ -38,12 +38,13 @@ from octavo.tuning.candidates import (
 )
 from octavo.tuning.deadline import OutOfTime
 from octavo.tuning.forecast import Work, weight_products
+from octavo.tuning.requirements import Requirements
 from octavo.tuning.runner import TrialRunner
 from octavo.tuning.sensitivity import Layer
-from octavo.tuning.trial import Demands, Trial
+from octavo.tuning.trial import Trial
 
 WEAK_DB = 18.0  # a layer with a smaller signal to noise ratio of its own is a candidate for float
-WEAK_MOST = 4  # layers that stay float where nothing is demanded
+WEAK_MOST = 4  # layers that stay float where nothing is required
 FINALISTS = 3  # trials that are timed again
 WORTH_COMPRESSING = 0.05  # of the float bytes that compressed weights save, at least
 WORTH_TRYING = 0.05  # of ln(speed): what a step could gain at most, for its trial to be made
@@ -56,7 +57,7 @@ class Search:
     def __init__(
         self,
         runner: TrialRunner,
-        demands: Demands,
+        requirements: Requirements,
         base: Recipe,
         seconds: float,
         thorough: bool,
@@ -64,10 +65,10 @@ class Search:
         *,
         is_free: bool,
     ) -> None:
-        self.runner, self.demands, self.base, self.seconds = runner, demands, base, seconds
+        self.runner, self.requirements, self.base, self.seconds = runner, requirements, base, seconds
         self.thorough, self.destination, self.is_free = thorough, destination, is_free
         self.layers: tuple[Layer, ...] = ()  # what the layers of the best static trial lose
-        self.best: Trial | None = None  # so far, of those that meet the demands
+        self.best: Trial | None = None  # so far, of those that meet the requirements
         self.quick: list[Candidate] | None = None  # those that are made in no time, once they are known
         self._products: float | None = None  # of the weights of quantized layers
 
@@ -123,7 +124,7 @@ class Search:
         grown = [Work(made=3, timed=3, seconds=half)] * (2 if self.thorough else 1)
         quick = 1 if self.quick is None else len(self.quick)
         untimed = start is not None and start.speed is None  # its fidelity tells alone
-        close = self.demands.is_close(start) if start is not None and untimed else self._is_close()
+        close = self.requirements.is_close(start) if start is not None and untimed else self._is_close()
         return {
             "float": [],
             "dynamic": [Work(made=1, timed=2, seconds=FIRST_LOOK)],
@@ -168,7 +169,7 @@ class Search:
         candidates = language_round(
             runner.target,
             self.base,
-            self.demands.optimize,
+            self.requirements.optimize,
             has_data=runner.split.calibration is not None,
             thorough=self.thorough,
         )
@@ -220,25 +221,25 @@ class Search:
 
     def _could_gain(self, start: Trial) -> bool:
         """Whether a static trial would be chosen, and by how much, if steps made it exact."""
-        runner, demands = self.runner, self.demands
+        runner, requirements = self.runner, self.requirements
         if self.thorough:
             return True
         plain = runner.now(start)
-        if demands.settles_fidelity and demands.unfaithful(plain) is None:
+        if requirements.settles_fidelity and requirements.unfaithful(plain) is None:
             return False
-        return choice.could_win(plain, runner.trials, demands, runner.unchanged, by=WORTH_TRYING)
+        return choice.could_win(plain, runner.trials, requirements, runner.unchanged, by=WORTH_TRYING)
 
     def _time(self, tried: Sequence[Trial]) -> None:
         """Time trials whose kernels were not timed before."""
         self.runner.measure(self.runner.untimed(tried), self.seconds / 2)
 
     def _keep_best(self) -> None:
-        """Write the first result that meets the demands; it is there if the search is stopped."""
+        """Write the first result that meets the requirements; it is there if the search is stopped."""
         runner = self.runner
         runner.deadline.is_armed = runner.deadline.is_armed or bool(
             [trial for trial in runner.trials if trial.error is None and trial.speed is not None]
         )
-        found = choice.best_so_far(runner.trials, self.demands, runner.unchanged)
+        found = choice.best_so_far(runner.trials, self.requirements, runner.unchanged)
         if found is not None and self.best is None:
             self.write(found)
         self.best = found or self.best
@@ -251,16 +252,20 @@ class Search:
             trial.result.save(to.path, external_data=to.external_data)
 
     def _is_kept(self) -> bool:
-        """Whether a trial meets the demands and is faster than float."""
+        """Whether a trial meets the requirements and is faster than float."""
         runner = self.runner
-        found = choice.best_so_far(runner.trials, self.demands, runner.unchanged)
-        return found is not None and choice.is_faster(found, self.demands)
+        found = choice.best_so_far(runner.trials, self.requirements, runner.unchanged)
+        return found is not None and choice.is_faster(found, self.requirements)
 
     def _is_close(self) -> bool:
-        """Whether a trial that meets the demands is close in decibels as well."""
+        """Whether a trial that meets the requirements is close in decibels as well."""
         runner = self.runner
-        found = choice.best_so_far(runner.trials, self.demands, runner.unchanged)
-        return found is not None and choice.is_faster(found, self.demands) and self.demands.is_close(found)
+        found = choice.best_so_far(runner.trials, self.requirements, runner.unchanged)
+        return (
+            found is not None
+            and choice.is_faster(found, self.requirements)
+            and self.requirements.is_close(found)
+        )
 
     def _compressing(self, candidate: Candidate) -> Candidate:
         """A candidate with the weights that it leaves in float compressed, where that saves enough."""
@@ -280,13 +285,13 @@ class Search:
 
     def _uncompressed(self, tried: Sequence[Trial]) -> list[Candidate]:
         """What compressing weights may have taken too far from float, without that."""
-        far = [trial for trial in tried if self.demands.unfaithful(trial) is not None]
+        far = [trial for trial in tried if self.requirements.unfaithful(trial) is not None]
         return [without_compressed(t.candidate) for t in far if t.candidate.recipe.compressed is not None]
 
     def _compress(self) -> None:
         """The float model with compressed weights, where nothing else is worth more than that could be."""
         runner = self.runner
-        if choice.compressed_could_win(runner.trials, self.demands, runner.unchanged):
+        if choice.compressed_could_win(runner.trials, self.requirements, runner.unchanged):
             more = [one for one in compressed_round(runner.target, self.base) if self._saves(one)]
             runner.measure(runner.try_all(more), self.seconds / 2)
             self._keep_best()
@@ -310,7 +315,7 @@ class Search:
             if (steps or not trial.candidate.recipe.steps)
             and (mixed or not trial.candidate.recipe.dynamic_nodes)
         ]
-        return max(found, key=lambda trial: choice.value(trial, self.demands), default=None)
+        return max(found, key=lambda trial: choice.value(trial, self.requirements), default=None)
 
     def _layers(self) -> tuple[Layer, ...]:
         """Return layers of a trial without steps: those that shift scales leave no float tensor to feed."""
@@ -364,16 +369,18 @@ class Search:
 
     def _grow(self, start: Trial, order: Sequence[str]) -> None:
         """While nothing faster than float is close to it, keep more layers float: few first, half at most."""
-        runner, demands, count = self.runner, self.demands, 1
-        fast = choice.is_faster(runner.now(start), demands)
+        runner, requirements, count = self.runner, self.requirements, 1
+        fast = choice.is_faster(runner.now(start), requirements)
         while count < len(order) and not runner.deadline.is_over:
-            faithful = any(demands.unfaithful(trial) is None for trial in runner.trials)
+            faithful = any(requirements.unfaithful(trial) is None for trial in runner.trials)
             if self._is_close() or (faithful and not fast):
                 return
             candidate = without_layers(start.candidate, order[:count])
             if all(trial.name != candidate.name for trial in runner.trials):
                 tried = runner.try_all([candidate])
-                runner.measure([one for one in tried if demands.unfaithful(one) is None], self.seconds / 4)
+                runner.measure(
+                    [one for one in tried if requirements.unfaithful(one) is None], self.seconds / 4
+                )
                 if not all(choice.is_small(trial) for trial in tried):
                     return
             count *= 2
@@ -386,6 +393,6 @@ class Search:
 
     def _finalists(self) -> list[Trial]:
         """Return the trials that come into question, the best first."""
-        demands = self.demands
-        good = [one for one in self.runner.trials if demands.unfaithful(one) is None and one.speed]
-        return sorted(good, key=lambda trial: -choice.value(trial, demands))[:FINALISTS]
+        requirements = self.requirements
+        good = [one for one in self.runner.trials if requirements.unfaithful(one) is None and one.speed]
+        return sorted(good, key=lambda trial: -choice.value(trial, requirements))[:FINALISTS]

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from octavo.calibration.engines import Engine
 from octavo.core.arguments import check_arguments
 from octavo.core.progress import Progress
 from octavo.errors import RecipeError
 from octavo.evaluation.scores import Evaluation
-from octavo.evaluation.task import Task
 from octavo.model.files import io
+from octavo.tuning.requirements import TaskCheck
 from octavo.tuning.trial import Score
-
-
-@dataclass(frozen=True)
-class TaskCheck:
-    """A task of ``octavo.evaluate``, with its data and options."""
-
-    task: str | Task | Callable[..., float]
-    data: Any
-    samples: int | None = None
-    batch: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TaskChecker:

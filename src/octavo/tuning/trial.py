@@ -1,14 +1,12 @@
-"""The result of a trial, the demands on it, and the result of the search."""
+"""The result of a trial, the requirements on it, and the result of the search."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from octavo.core.shown import Shown
-from octavo.errors import RecipeError
 from octavo.evaluation.timing.latency import Ratio
 from octavo.reporting.figures import metric_text, metric_title
 from octavo.reporting.text import many
@@ -16,66 +14,13 @@ from octavo.reporting.trial_tables import trial_figures, trials_table
 from octavo.result import Result
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.language import Predictions, TokenSpeeds
-from octavo.tuning.objective import Objective
+from octavo.tuning.requirements import Requirements
 
 if TYPE_CHECKING:
     from octavo.tuning.sensitivity import Layer
 
 SCHEMA = "octavo/tuned/2"
 UNKNOWN = float("-inf")
-ALIKE = 0.05  # speeds that differ by less count as the same: two sessions of one model differ by as much
-FAITHFUL_DB = 20.0  # the error has a hundredth of the signal's power
-READABLE_DB = 10.0  # a tenth: the least, however well what is read from the outputs agrees
-# The share of equal answers that stands for fidelity in the place of decibels. Answers change where float is
-# unsure, and there as often for the better as for the worse: of 5 in 100, the task's figure loses 1 or 2.
-SAME_ANSWERS = 0.95
-COUNTED_ANSWERS = 50  # with fewer, one answer that differs says more than the share does
-# What a language model may lose in nats a token, as much as one of half the size loses or more: models of 4
-# bits that were rounded without data are near to it.
-READABLE_NATS = 0.35
-
-
-@dataclass(frozen=True)
-class Drop:
-    """How much of a task's figure may be lost: a share of float's (``0.5%``), or an amount (``0.005``)."""
-
-    amount: float
-    relative: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Drop:
-        """Return the drop that ``0.5%`` or ``0.005`` means."""
-        relative = text.strip().endswith("%")
-        try:
-            amount = float(text.strip().removesuffix("%"))
-        except ValueError:
-            amount = -1.0
-        if not 0 <= amount < float("inf"):
-            raise RecipeError(
-                f"max_drop can't be {text!r}; write '0.5%' (of float's figure) or 0.005 (in its unit)."
-            )
-        return cls(amount / 100 if relative else amount, relative)
-
-    def allows(self, score: Score) -> bool:
-        """Whether a figure has lost no more than that."""
-        most = self.amount * abs(score.float_value) if self.relative else self.amount
-        return score.lost <= most + 1e-12
-
-    def __str__(self) -> str:
-        return f"{100 * self.amount:g} %" if self.relative else f"{self.amount:g}"
-
-
-def checked_limit(name: str, value: float) -> float:
-    """Return the number of a requirement; raise for one that nothing or everything meets by mistake."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise RecipeError(f"{name}={value!r} is not a number.")
-    if name == "max_size" and value <= 0:
-        raise RecipeError(
-            f"{name}={value:g} allows no weights at all; give a share of float's bytes, such as 0.3."
-        )
-    if name == "min_speed" and not 0 <= value < math.inf:
-        raise RecipeError(f"{name}={value:g} is not a speed; give a multiple of float's, such as 1.5.")
-    return value
 
 
 @dataclass(frozen=True)
@@ -111,106 +56,6 @@ class Score:
     def float_text(self) -> str:
         """Return the float model's value in its unit."""
         return metric_text(self.name, self.float_value, self.percent)
-
-
-@dataclass(frozen=True)
-class Demands:
-    """Requirements of a search: by default no slower than float, no larger, and close enough to it.
-
-    Where nothing is said about fidelity, a result is close enough with an error of a hundredth of the
-    signal's power in its worst part (20 dB), or where at least 95 of 100 answers that are read from its
-    outputs are float's own. Speeds count as they were measured. A trial that quantizes nothing runs the same
-    kernels as the float model, and two sessions of one model differ by up to 5 %.
-    """
-
-    min_speed: float = 1.0
-    min_sqnr: float | None = None  # dB of the worst part, on samples that calibration has not seen
-    max_drop: Drop | None = None  # of a task's figure
-    max_size: float = 1.0  # to the float model's weights
-    optimize: Objective = Objective.BALANCED  # what counts most of those that meet all this
-
-    def __post_init__(self) -> None:
-        for name in ("min_speed", "min_sqnr", "max_size"):
-            if getattr(self, name) is not None:
-                checked_limit(name, getattr(self, name))
-
-    def missed(self, trial: Trial) -> str | None:
-        """Why a trial does not meet them; None if it does."""
-        return self.unfaithful(trial) or self._slow(trial) or self._large(trial)
-
-    def unfaithful(self, trial: Trial) -> str | None:
-        """Why a trial is too far from float; None if it is not."""
-        if trial.error is not None:
-            return trial.error
-        if (missed := self._noisy(trial)) is not None or self.max_drop is None:
-            return missed
-        if trial.score is None:
-            return "its task was not evaluated"
-        if not self.max_drop.allows(trial.score):
-            side = "below" if trial.score.higher_is_better else "above"
-            return f"{trial.score} is more than {self.max_drop} {side} float's {trial.score.float_text}"
-        return None
-
-    def is_close(self, trial: Trial) -> bool:
-        """Whether a trial is as close to float as is requested; where nothing is, in decibels.
-
-        Equal answers stand for them where no trial is as close, but of few answers some are equal by chance.
-        """
-        if self.unfaithful(trial) is not None:
-            return False
-        said = self.settles_fidelity or trial.predictions is not None or trial.sqnr_db is None
-        return said or (trial.sqnr_db or 0.0) >= FAITHFUL_DB
-
-    @property
-    def settles_fidelity(self) -> bool:
-        """Whether it is said how much fidelity is enough: then more of it is worth nothing in itself."""
-        return self.max_drop is not None or self.min_sqnr is not None
-
-    def _noisy(self, trial: Trial) -> str | None:
-        decibels, told = trial.sqnr_db, trial.predictions
-        if told is not None and self.min_sqnr is None:
-            if self.max_drop is not None or told.lost <= READABLE_NATS:
-                return None
-            return f"predictions lose {told.lost:.2f} nats a token, more than {READABLE_NATS:g}"
-        if decibels is None:
-            return None
-        if self.min_sqnr is not None:
-            low = decibels < self.min_sqnr
-            return f"{decibels:.1f} dB at the outputs are less than {self.min_sqnr:g}" if low else None
-        if self.max_drop is not None or decibels >= FAITHFUL_DB:
-            return None
-        same = trial.agreement
-        if decibels < READABLE_DB or same is None or trial.places < COUNTED_ANSWERS:
-            return f"{decibels:.1f} dB at the outputs are less than {FAITHFUL_DB:g}"
-        if same >= SAME_ANSWERS:
-            return None
-        return (
-            f"{decibels:.1f} dB at the outputs, and {100 * (1 - same):.1f} % of the answers are not float's"
-        )
-
-    def _slow(self, trial: Trial) -> str | None:
-        least = self.min_speed * (1 - ALIKE) if trial.runs_float and self.min_speed <= 1 else self.min_speed
-        if trial.speed is not None and trial.speed.value < least:
-            if self.min_speed == 1:
-                return f"it is not faster than float ({trial.speed.value:.2f} × its speed)"
-            return f"{trial.speed.value:.2f} × the speed of float is less than {self.min_speed:g}"
-        return None
-
-    def _large(self, trial: Trial) -> str | None:
-        if trial.size is not None and trial.size > self.max_size:
-            return f"{trial.size:.2f} × the bytes of float are more than {self.max_size:g}"
-        return None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        drop = str(self.max_drop) if self.max_drop is not None else None
-        return {
-            "min_speed": self.min_speed,
-            "min_sqnr": self.min_sqnr,
-            "max_drop": drop,
-            "max_size": self.max_size,
-            "optimize": self.optimize.value,
-        }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -275,11 +120,11 @@ class Tuned(Shown):
 
     trials: tuple[Trial, ...]
     best: Trial | None
-    met: bool  # whether the best meets what was demanded
+    met: bool  # whether the best meets the requirements
     reason: str
     held_back: int
     float_bytes: int
-    demands: Demands = field(default_factory=Demands)
+    requirements: Requirements = field(default_factory=Requirements)
     layers: tuple[Layer, ...] = ()  # by what each loses alone, the weakest first
     notes: tuple[str, ...] = ()
     threads: int | None = None
@@ -305,7 +150,7 @@ class Tuned(Shown):
             "held_back": self.held_back,
             "threads": self.threads,
             "float_bytes": self.float_bytes,
-            "demands": self.demands.to_dict(),
+            "requirements": self.requirements.to_dict(),
             "trials": [trial.to_dict() for trial in self.trials],
             "front": [trial.name for trial in self.front()],
             "layers": [layer.to_dict() for layer in self.layers],
@@ -314,7 +159,7 @@ class Tuned(Shown):
 
     def chosen_dict(self) -> dict[str, Any]:
         """Return what was measured of the chosen trial, as plain data: what a manifest keeps."""
-        kept = ("best", "met", "held_back", "threads", "float_bytes", "demands", "notes")
+        kept = ("best", "met", "held_back", "threads", "float_bytes", "requirements", "notes")
         plain = self.to_dict()
         trials = [trial for trial in plain["trials"] if trial["name"] == plain["best"]]
         return {**{key: plain[key] for key in kept}, "trials": trials}

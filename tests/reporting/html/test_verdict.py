@@ -69,7 +69,7 @@ def tuned(**changes: Any) -> Side:
     }  # fmt: skip
     tuning = {
         "best": "static", "met": True, "held_back": 6, "float_bytes": 100, "trials": [{**trial, **changes}],
-        "demands": {"min_speed": 1.0, "min_sqnr": 10.0, "max_drop": None, "max_size": 1.0},
+        "requirements": {"min_speed": 1.0, "min_sqnr": 10.0, "max_drop": None, "max_size": 1.0},
     }  # fmt: skip
     made = {"quantized": {"Conv": 1}, "float_bytes": 100, "bytes": 25, "tuning": tuning}
     return Side({"quantization": made})

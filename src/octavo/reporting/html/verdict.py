@@ -30,7 +30,7 @@ from octavo.reporting.figures import (
 )
 from octavo.reporting.html.report_parts import Side
 from octavo.reporting.text import many, size
-from octavo.reporting.trial_tables import asked, best_trial, requirements, sample_count
+from octavo.reporting.trial_tables import asked, best_trial, requirement_texts, sample_count
 
 GOOD, FAIR, POOR, UNKNOWN = "good", "fair", "poor", "unknown"
 _WORSE = (UNKNOWN, GOOD, FAIR, POOR)
@@ -241,11 +241,11 @@ def file_size(side: Side) -> Tile | None:
 def required(side: Side) -> Tile | None:
     """Return what was required of the result, and whether it holds."""
     tuning = _tuning(side)
-    listed = requirements(tuning.get("demands") or {})
+    listed = requirement_texts(tuning.get("requirements") or {})
     if not listed:
         return _gates(side)
     met = bool(tuning.get("met"))
-    if met and not asked(tuning.get("demands") or {}):
+    if met and not asked(tuning.get("requirements") or {}):
         return None
     words = f"{'Meets' if met else 'Misses'} what was required: {', '.join(listed)}."
     return Tile("requirements", "met" if met else "not met", ", ".join(listed), GOOD if met else POOR, words)
