@@ -29,7 +29,8 @@ def kernels() -> tuple[Any, Any, Any]:
     package = types.ModuleType("octavo.algorithms")
     package.__path__ = [str(ROOT / "octavo" / "algorithms")]
     sys.modules["octavo.algorithms"] = package
-    from octavo.algorithms.layers import arrays, error_feedback, weight_error
+    from octavo.algorithms.layers import error_feedback, weight_error
+    from octavo.core import arrays
 
     return arrays, error_feedback, weight_error
 

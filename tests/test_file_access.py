@@ -153,7 +153,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "quantization/__init__.py": {"importlib.import_module": "the package's own names"},
     "quantization/_names.py": {"importlib.import_module": "the package's own names"},
     "core/scheme.py": {"importlib.import_module": "the package's own methods"},
-    "algorithms/layers/arrays.py": {"importlib.import_module": "CuPy, where it is installed"},
+    "core/arrays.py": {"importlib.import_module": "CuPy, where it is installed"},
     "core/lazy.py": {"importlib.import_module": "entries of the package's registries"},
 }  # fmt: skip
 

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.algorithms.layers.arrays import HOST, Arrays, Cupy, Torch, arrays
 from octavo.algorithms.layers.error_feedback import Grid, fed_back, nearest, upper_factor
 from octavo.algorithms.layers.input_moments import InputMoments
 from octavo.algorithms.layers.weight_error import WeightError, rounded_rows
 from octavo.algorithms.steps.rounding import Rounding
+from octavo.algorithms.weights.gptq import Gptq
+from octavo.core.arrays import HOST, Arrays, Cupy, Torch, arrays
+from octavo.core.blocks import BlockScheme
 from octavo.errors import DataError, RecipeError
 
 from .nets import conv_chain, images
@@ -126,3 +128,26 @@ def test_a_model_is_rounded_by_another_library_as_by_numpy(monkeypatch: pytest.M
         for step in ("rounding", "rounding:device=gpu")
     )
     assert other.steps[0].fall == pytest.approx(one.steps[0].fall, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [Gptq(), Gptq(weighted=True), Gptq(act_order=True, weighted=True), Gptq(per_row=False, lazy=24)],
+    ids=["plain", "weighted", "weighted, act-order", "one scale for all rows"],
+)
+def test_every_library_gives_the_same_integers_by_gptq(
+    library: Arrays, how: Gptq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(4)
+    rows = rng.standard_normal((20, 200)).astype(np.float32)
+    x = rng.standard_normal((400, 200)) @ rng.standard_normal((200, 200))
+    expected = how.blocks(rows, BlockScheme(4, 32), x.T @ x)
+    monkeypatch.setattr("octavo.algorithms.weights.gptq.arrays", lambda device: library)
+    made = how.blocks(rows, BlockScheme(4, 32), x.T @ x)
+    np.testing.assert_allclose(made.scale, expected.scale, rtol=1e-6)
+    assert (made.integers != expected.integers).mean() < 0.01  # a tie that falls the other way moves others
+
+
+def test_gptq_refuses_an_unknown_device() -> None:
+    with pytest.raises(RecipeError, match="gptq:device=tpu is not a device"):
+        Gptq(device="tpu")

@@ -149,21 +149,21 @@ def test_k_quant_lowers_the_weighted_error_of_every_block(bits: int, symmetric: 
     "how",
     [
         Gptq(),
-        Gptq(by_activation=True),
+        Gptq(act_order=True),
         Gptq(search=True),
         Gptq(per_row=False),
         Gptq(lazy=24),
         Gptq(weighted=True),
-        Gptq(by_activation=True, weighted=True),
+        Gptq(act_order=True, weighted=True),
     ],
     ids=[
         "plain",
-        "by activation",
+        "act-order",
         "searched",
         "one scale for all rows",
         "updates within blocks",
         "weighted",
-        "weighted, by activation",
+        "weighted, act-order",
     ],
 )
 @pytest.mark.parametrize("symmetric", [False, True], ids=["asymmetric", "symmetric"])
@@ -178,10 +178,10 @@ def test_gptq_lowers_the_error_of_the_outputs(how: Gptq, bits: int, symmetric: b
         assert better < 0.6 * worse
 
 
-@pytest.mark.parametrize("by_activation", [False, True])
-def test_gptq_with_weighted_ranges_keeps_the_ranges_and_lowers_their_error(by_activation: bool) -> None:
+@pytest.mark.parametrize("act_order", [False, True])
+def test_gptq_with_weighted_ranges_keeps_the_ranges_and_lowers_their_error(act_order: bool) -> None:
     w, products = weights(), correlated(96)
-    both = Gptq(by_activation=by_activation, weighted=True).blocks(w, BlockScheme(4, 32), products)
+    both = Gptq(act_order=act_order, weighted=True).blocks(w, BlockScheme(4, 32), products)
     ranges = Importance().blocks(w, BlockScheme(4, 32), np.diag(products))
     np.testing.assert_array_equal(both.scale, ranges.scale)
     assert output_error(w, both, products) < 0.8 * output_error(w, ranges, products)

@@ -13,7 +13,7 @@ from octavo.algorithms import steps as stepping
 from octavo.algorithms.steps import ListedStep, Phase, Subject
 from octavo.core.plan import Plan
 from octavo.core.recipe import Recipe
-from octavo.errors import OctavoError
+from octavo.errors import OctavoError, RecipeError
 from octavo.model.files import io
 from octavo.model.graph import meta
 from octavo.pipeline.calibrate import Calibrated, calibrated, carried_out, samples_of
@@ -34,6 +34,7 @@ from octavo.pipeline.resolve import (
 )
 from octavo.pipeline.weight_inputs import (
     inputs_of,
+    is_sequential,
     needs_inputs,
     or_random_tokens,
     with_algorithm,
@@ -157,6 +158,11 @@ def _measured(
 
 def _with_widths(made: Planned, found: Calibrated | None, data: Any, float_bytes: int, run: Run) -> Planned:
     """Give each layer its bits by its sensitivity, measured on the samples."""
+    if is_sequential(made.plan):
+        raise RecipeError(
+            "Bits by sensitivity compare layers by what they read in the float model, and gptq:sequential"
+            " changes that; leave one of them out."
+        )
     samples = found.samples if found is not None else None
     if samples is None and data is not None:
         samples = samples_of(made.model, data, run.observation.samples)

@@ -204,6 +204,8 @@ def observe(
     if samples is None:
         return calibration.check_requests(observation.stats or Stats(), wanted)
     known = observation.known
+    if not wanted:
+        return Stats()
     if known is None:
         return _pass(model, wanted, samples, run)
     lacking = known.lacking(wanted)

@@ -25,7 +25,8 @@ from octavo.errors import DataError, RecipeError
 from octavo.pipeline.calibrate import Calibrated, completed, observe, probed_again, samples_of, settled
 from octavo.pipeline.options import Run
 from octavo.pipeline.plan import Planned
-from octavo.pipeline.weight_inputs import inputs_of
+from octavo.pipeline.sequential import quantized_in_order
+from octavo.pipeline.weight_inputs import inputs_of, is_sequential
 from octavo.planning.resolve import Params
 
 
@@ -149,9 +150,11 @@ def resolved(
     """Return scales and zero points of every entry, and what all steps did."""
     ranges, more = range_steps(model, plan, found, steps, run)
     reports = (*(steps.reports if steps is not None else ()), *more)
-    params = planning.resolve(
-        model, plan, ranges, inputs_of(model, plan, found.probes) if found is not None else None
-    )
+    known = None
+    if is_sequential(plan):
+        known = quantized_in_order(model, plan, found.samples if found is not None else None, run)
+    inputs = inputs_of(model, plan, found.probes) if found is not None else None
+    params = planning.resolve(model, plan, ranges, inputs, known)
     if steps is not None and found is not None:
         trial = _trial(model, plan, params, found, run)
         subject = Subject(model, steps.recipe, plan, params, trial=trial, progress=run.progress)

@@ -16,6 +16,7 @@ from octavo.algorithms.layers.input_moments import probe_sum
 from octavo.algorithms.layers.layer import Layer
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests, moment_names
 from octavo.algorithms.weights.blocks import Inputs
+from octavo.algorithms.weights.gptq import Gptq
 from octavo.algorithms.weights.importance import Importance
 from octavo.algorithms.weights.registry import algorithm
 from octavo.core.granularity import PerBlock
@@ -34,7 +35,9 @@ from octavo.planning.weights import weight_of
 
 
 def request_inputs(model: ir.Model, plan: Plan, requests: StatisticsRequests) -> None:
-    """Add what the weight algorithms of a plan want to know."""
+    """Add what the weight algorithms of a plan want to know of the float model."""
+    if is_sequential(plan):
+        return
     for _, layer, wants in _layers(model, plan):
         products = wants is Inputs.PRODUCTS
         requests.add_moments([layer], gram=products)
@@ -44,6 +47,13 @@ def request_inputs(model: ir.Model, plan: Plan, requests: StatisticsRequests) ->
 def needs_inputs(plan: Plan) -> bool:
     """Whether a weight algorithm of the plan needs calibration data."""
     return any(_wanted(entry) is not Inputs.NONE for entry in plan.entries.values())
+
+
+def is_sequential(plan: Plan) -> bool:
+    """Whether a weight algorithm wants the inputs of layers as those before, already quantized, give them."""
+    texts = {entry.algorithm for entry in plan.entries.values() if isinstance(entry, Constant)}
+    chosen = (algorithm(text) for text in texts if text is not None)
+    return any(isinstance(one, Gptq) and one.sequential for one in chosen)
 
 
 def reads_inputs(recipe: Recipe) -> bool:
@@ -148,7 +158,7 @@ def random_tokens(model: ir.Model, count: int) -> dict[str, Array] | str:
     vocabulary = _vocabulary(model, ids.name)
     if not vocabulary:
         return f"no table is looked up with {ids.name!r} itself"
-    if _weight_bytes(model) > _MAX_SHARE * _memory():
+    if _weight_bytes(model) > _MAX_SHARE * memory():
         return "the float model is large beside the memory of this machine"
     batch, length = (
         dim if isinstance(dim, int) and dim > 0 else least
@@ -180,7 +190,8 @@ def _weight_bytes(model: ir.Model) -> int:
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
 
 
-def _memory() -> float:
+def memory() -> float:
+    """Return the bytes of memory of this machine; infinite where it does not say."""
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,16 +37,21 @@ Params = dict[Key, QParams]
 
 
 def resolve(
-    model: ir.Model, plan: Plan, ranges: Mapping[str, Range], inputs: Mapping[Key, Array] | None = None
+    model: ir.Model,
+    plan: Plan,
+    ranges: Mapping[str, Range],
+    inputs: Mapping[Key, Array] | None = None,
+    known: Params | None = None,
 ) -> Params:
     """Return the parameters of every entry of the plan but the dynamic ones.
 
     ``inputs`` are the statistics that weight algorithms want of what a layer reads, by the weight's key.
+    ``known`` are parameters of weights that algorithms have quantized already.
     """
     values, bounds = query.values(model), _clamps(model, plan)
     ranges = {**ranges, **{name: clamps.cut(ranges[name], bounds[name]) for name in bounds if name in ranges}}
     params = _alike(plan, ranges, values)
-    params |= _chosen_by_algorithms(plan, values, inputs or {})
+    params |= known if known is not None else chosen_by_algorithms(plan, values, inputs or {})
     for key, entry in plan.entries.items():
         if not isinstance(entry, Shared | Derived | Dynamic):
             if key not in params:
@@ -94,32 +100,44 @@ def _has_one_scale(entry: Constant) -> bool:
     return plain and isinstance(scheme.granularity, PerTensor) and not scheme.qtype.is_float
 
 
-def _chosen_by_algorithms(plan: Plan, values: Mapping[str, ir.Value], inputs: Mapping[Key, Array]) -> Params:
-    """Return the parameters of weights that an algorithm quantizes; one that several read alike is one.
-
-    Blocks of MatMulNBits for which the plan names no algorithm are rounded to nearest.
-    """
+def chosen_by_algorithms(plan: Plan, values: Mapping[str, ir.Value], inputs: Mapping[Key, Array]) -> Params:
+    """Return the parameters of weights that an algorithm quantizes; one that several read alike is one."""
     found: Params = {}
-    known: dict[object, QParams] = {}
-    tied = {plan.root(key) for key, entry in plan.entries.items() if isinstance(entry, Shared)}
-    for key, entry in plan.entries.items():
-        node = plan.nodes.get(key.consumer or "")
-        nbits = node is not None and node.lowering == MATMUL_NBITS.op_type
-        if not isinstance(entry, Constant) or (entry.algorithm is None and not nbits):
-            continue
-        fractions = nbits and key not in tied
-        source = weight_of(_named(key, values))
-        slot = (source, entry, fractions)
+    known: dict[Slot, QParams] = {}
+    for key, slot in algorithm_slots(plan, values).items():
         if slot not in known:
-            known[slot] = _by_algorithm(key, entry, values, inputs.get(key), fractions=fractions)
+            known[slot] = by_algorithm(key, slot, values, inputs.get(key))
         found[key] = known[slot]
     return found
 
 
-def _by_algorithm(
-    key: Key, entry: Constant, values: Mapping[str, ir.Value], inputs: Array | None, *, fractions: bool
-) -> QParams:
-    """Quantize a weight by its algorithm; zero points may be fractions in MatMulNBits of few bits."""
+@dataclass(frozen=True)
+class Slot:
+    """A weight that an algorithm quantizes once: the initializer, how it is read, and the plan's entry."""
+
+    source: tuple[ir.Value, tuple[int, ...] | None] | None
+    entry: Constant
+    fractions: bool  # zero points may be fractions, in MatMulNBits of few bits
+
+
+def algorithm_slots(plan: Plan, values: Mapping[str, ir.Value]) -> dict[Key, Slot]:
+    """Return the weights that algorithms quantize; keys that read a weight alike have equal slots.
+
+    Blocks of MatMulNBits for which the plan names no algorithm are rounded to nearest.
+    """
+    found: dict[Key, Slot] = {}
+    tied = {plan.root(key) for key, entry in plan.entries.items() if isinstance(entry, Shared)}
+    for key, entry in plan.entries.items():
+        node = plan.nodes.get(key.consumer or "")
+        nbits = node is not None and node.lowering == MATMUL_NBITS.op_type
+        if isinstance(entry, Constant) and (entry.algorithm is not None or nbits):
+            found[key] = Slot(weight_of(_named(key, values)), entry, nbits and key not in tied)
+    return found
+
+
+def by_algorithm(key: Key, slot: Slot, values: Mapping[str, ir.Value], inputs: Array | None) -> QParams:
+    """Quantize a weight by its algorithm."""
+    entry = slot.entry
     scheme, chosen = entry.scheme, algorithm(entry.algorithm or "rtn")
     grain = scheme.granularity
     if not isinstance(grain, PerBlock) or grain.axis is None:
@@ -135,7 +153,7 @@ def _by_algorithm(
     dims = content().shape
     others = tuple(d for i, d in enumerate(dims) if i != axis)
     shape = (math.prod(others), dims[axis])
-    whole = not (fractions and scheme.qtype.bits < 8)
+    whole = not (slot.fractions and scheme.qtype.bits < 8)
     blocks = BlockScheme(scheme.qtype.bits, grain.size, scheme.symmetric, whole)
 
     def rows() -> Array:

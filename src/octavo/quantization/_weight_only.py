@@ -16,7 +16,7 @@ from octavo.algorithms.weights.gptq import Gptq
 from octavo.algorithms.weights.hqq import Hqq
 from octavo.algorithms.weights.importance import Importance
 from octavo.algorithms.weights.k_quant import KQuant
-from octavo.algorithms.weights.registry import text_of
+from octavo.algorithms.weights.registry import algorithm, text_of
 from octavo.algorithms.weights.rtn import Furthest, Rtn
 from octavo.core import kernels
 from octavo.core.blocks import BlockScheme
@@ -38,7 +38,9 @@ _BITS = (2, 4, 8)  # that MatMulNBits takes
 
 
 def algorithm_of(name: str, settings: Any = None) -> Algorithm:
-    """Return the algorithm of a stock name; ``settings`` is its config."""
+    """Return the algorithm of a stock name, or as a recipe writes it; ``settings`` is its config."""
+    if ":" in name:
+        return algorithm(name)
     match name.lower():
         case "default":
             return Furthest()
@@ -54,7 +56,7 @@ def algorithm_of(name: str, settings: Any = None) -> Algorithm:
             return Gptq(
                 damping=settings.percdamp,
                 lazy=settings.block_size,
-                by_activation=settings.actorder,
+                act_order=settings.actorder,
                 search=settings.mse,
                 per_row=settings.perchannel,
             )

@@ -104,7 +104,10 @@ class HQQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
 
 
 class ObservedWeightOnlyQuantConfig(WeightOnlyQuantConfig):
-    """Algorithms that weigh errors by inputs: ``importance``, and ``awq``, which scales channels first."""
+    """Algorithms that look at inputs: ``importance``, ``awq``, which scales channels first, and others.
+
+    Others are written as in a recipe, with an option: ``gptq:weighted=yes:sequential=yes``.
+    """
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.algorithms.layers.arrays import HOST, Arrays
+from octavo.core.arrays import HOST, Arrays
 
 _ONE_BY_ONE = 8  # columns; a matrix product for fewer costs more than it saves
 

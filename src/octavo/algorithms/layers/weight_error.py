@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.algorithms.layers.arrays import Arrays
 from octavo.algorithms.layers.error_feedback import Grid, fed_back, nearest, upper_factor
+from octavo.core.arrays import Arrays
 
 if TYPE_CHECKING:
     from octavo.algorithms.layers.input_moments import InputMoments

@@ -29,7 +29,8 @@ from octavo.algorithms.layers.scale_folding import Group, channel_factors, group
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
 from octavo.algorithms.layers.subject import Refusal, Subject
 from octavo.algorithms.steps.step import Change, Phase, Step, StepReport
-from octavo.algorithms.weights.blocks import Algorithm, Inputs
+from octavo.algorithms.weights.blocks import Algorithm
+from octavo.algorithms.weights.gptq import Gptq
 from octavo.algorithms.weights.importance import Importance
 from octavo.algorithms.weights.registry import algorithm
 from octavo.algorithms.weights.rtn import Rtn
@@ -148,8 +149,8 @@ class _Rounded:
         rows = layer.rows()[0]
         picked = np.unique(np.linspace(0, len(rows) - 1, most).astype(int))
         chosen = algorithm(entry.algorithm or "")
-        if chosen.wants is Inputs.PRODUCTS:
-            chosen = Rtn()
+        if isinstance(chosen, Gptq):
+            chosen = Importance(**_COARSE) if chosen.weighted else Rtn()
         elif isinstance(chosen, Importance):
             chosen = replace(chosen, **_COARSE)
         scheme = BlockScheme(entry.scheme.qtype.bits, grain.size, entry.scheme.symmetric)

@@ -23,7 +23,6 @@ from typing import ClassVar
 import numpy as np
 
 from octavo.algorithms.layers import quantization_noise
-from octavo.algorithms.layers.arrays import DEVICES, arrays
 from octavo.algorithms.layers.input_moments import InputMoments, input_moments
 from octavo.algorithms.layers.layer import F64
 from octavo.algorithms.layers.quantized_layers import (
@@ -37,10 +36,10 @@ from octavo.algorithms.layers.statistics_requests import StatisticsRequests, mom
 from octavo.algorithms.layers.subject import Refusal, Subject
 from octavo.algorithms.layers.weight_error import WeightError, rounded_rows
 from octavo.algorithms.steps.step import Change, Phase, Step, StepReport
+from octavo.core.arrays import arrays, checked_device
 from octavo.core.granularity import PerTensor
 from octavo.core.qparams import QParams
 from octavo.core.stats import State
-from octavo.errors import RecipeError, closest
 
 
 @dataclass(frozen=True)
@@ -56,11 +55,7 @@ class Rounding(Step):
     device: str = "cpu"  # cpu, gpu, or auto for a GPU where there is one
 
     def __post_init__(self) -> None:
-        if self.device not in DEVICES:
-            raise RecipeError(
-                f"rounding:device={self.device} is not a device{closest(self.device, DEVICES) or '.'}"
-                f" Known: {', '.join(DEVICES)}."
-            )
+        checked_device("rounding", self.device)
 
     def prepare(self, subject: Subject) -> None:
         """Raise before any work is done where the device can't be used."""

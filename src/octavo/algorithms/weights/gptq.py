@@ -5,21 +5,26 @@ column ``j`` is rounded to ``q`` and the others move::
 
     W[:, j+1:] -= (W[:, j] - q) / U[j, j] * U[j, j+1:]
 
-Scales are taken when their block begins, from the weights as they are then; in order of activation, from the
-weights as they were. With ``weighted=yes`` they are those of :mod:`.importance`, the search that the diagonal
+Scales are taken when their block begins, from the weights as they are then. ``act_order`` takes columns in
+the order of decreasing ``E[x²]``; then scales are those of the weights as they were, so that blocks stay
+together in the file. With ``weighted=yes`` they are those of :mod:`.importance`, the search that the diagonal
 of ``H`` weights. A row for which plain rounding leaves the smaller error ``e H eᵀ`` keeps that.
+
+``sequential`` asks for ``H`` of what a layer reads when the layers before it are quantized already; the
+pipeline provides it. ``device=gpu`` does the work with CuPy or PyTorch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from octavo.algorithms.weights.blocks import Inputs
 from octavo.algorithms.weights.importance import Importance
 from octavo.algorithms.weights.rtn import Rtn, spread
+from octavo.core.arrays import Arrays, arrays, checked_device
 from octavo.core.blocks import Array, Blocks, BlockScheme
 from octavo.errors import DataError
 
@@ -33,29 +38,35 @@ class Gptq:
 
     damping: float = 0.01
     lazy: int = 128  # columns between two updates of all that follow
-    by_activation: bool = False
+    act_order: bool = False
     search: bool = False  # look for the range with the least error
     per_row: bool = True  # else one scale for a block of all rows
     weighted: bool = False  # ranges by the importance of input channels, instead of plain ones
+    sequential: bool = False
+    device: str = "cpu"  # cpu, gpu, or auto for a GPU where there is one
     wants: ClassVar[Inputs] = Inputs.PRODUCTS
     quick: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        checked_device("gptq", self.device)
 
     def blocks(self, rows: Array, scheme: BlockScheme, inputs: Array | None = None) -> Blocks:
         """Quantize rows, block by block."""
         if inputs is None:
             raise DataError("GPTQ needs the inputs of each layer; pass calibration data.")
-        products = inputs
-        squares = np.maximum(np.diag(products), 0)
+        products, squares = inputs, np.maximum(np.diag(inputs), 0)
         plain = Importance().blocks(rows, scheme, squares) if self.weighted else Rtn().blocks(rows, scheme)
-        wide, dead = rows.astype(np.float64), np.diag(products) <= 0
-        wide[:, dead] = 0
-        if not wide.size or dead.all():
+        dead = squares <= 0
+        if not rows.size or dead.all():
             return plain
-        order = np.argsort(-np.diag(products), kind="stable") if self.by_activation else None
-        fed = _Feedback(self, wide, scheme, rows.dtype, order, plain if self.weighted else None).run(
-            factor(products, dead, self.damping, order)
+        xp = arrays(self.device)
+        order = np.argsort(-squares, kind="stable") if self.act_order else np.arange(rows.shape[1])
+        upper = factor(products, dead, self.damping, order, xp)
+        wide = np.where(dead, 0, rows.astype(np.float64))
+        fed = _Feedback(self, wide, scheme, rows.dtype, order, plain if self.weighted else None, xp).run(
+            upper
         )
-        keep = _loss(rows, plain, products) < _loss(rows, fed, products)
+        keep = _loss(rows, plain, products, xp) < _loss(rows, fed, products, xp)
         zero = fed.zero_point
         if zero is not None and plain.zero_point is not None:
             zero = np.where(keep[:, None], plain.zero_point, zero)
@@ -67,8 +78,8 @@ class Gptq:
         )
 
     def ranges(self, part: Array, scheme: BlockScheme, dtype: np.dtype[np.generic]) -> tuple[Array, Array]:
-        """Return scale and zero point of a block of columns, one for each row."""
-        tiles = part.T if self.per_row else part.reshape(-1, 1)
+        """Return scale and zero point of a block of columns ``[column, row]``, one for each row."""
+        tiles = part if self.per_row else part.reshape(-1, 1)
         count = tiles.shape[1]
         ratio = np.ones(count)
         if self.search:
@@ -79,11 +90,12 @@ class Gptq:
             _, s, z = spread(tiles[:, mine], scheme, dtype, float(value))
             scale[mine] = s.astype(np.float64)
             zero[mine] = scheme.middle if z is None else z
-        return np.broadcast_to(scale, len(part)).copy(), np.broadcast_to(zero, len(part)).copy()
+        rows = part.shape[1]
+        return np.broadcast_to(scale, rows).copy(), np.broadcast_to(zero, rows).copy()
 
 
 class _Feedback:
-    """One run over the columns of a matrix."""
+    """One run over the columns of a matrix; arrays of the library are ``[column, row]``, in order."""
 
     def __init__(
         self,
@@ -91,75 +103,83 @@ class _Feedback:
         wide: Array,
         scheme: BlockScheme,
         dtype: np.dtype[np.generic],
-        order: Array | None,
-        ranges: Blocks | None = None,
+        order: Array,
+        ranges: Blocks | None,
+        xp: Arrays,
     ) -> None:
-        self.how, self.scheme, self.dtype = how, scheme, dtype
-        self.order = np.arange(wide.shape[1]) if order is None else order
-        self.wide = wide[:, self.order]
-        count = -(-wide.shape[1] // scheme.size)
-        self.scale, self.zero = np.empty((len(wide), count)), np.empty((len(wide), count))
-        self.integers = np.empty(wide.shape, np.uint8)
-        self.fixed = order is not None or ranges is not None
+        self.how, self.scheme, self.dtype, self.order, self.xp = how, scheme, dtype, order, xp
+        columns = np.ascontiguousarray(wide.T)
+        self.wide = xp.put(np.ascontiguousarray(columns[order]))
+        self.integers = xp.zeros(self.wide)
+        count = -(-len(columns) // scheme.size)
+        self.scale, self.zero = np.empty((count, len(wide))), np.empty((count, len(wide)))
+        self.fixed = how.act_order or ranges is not None
         if ranges is not None:
-            self.scale[:] = ranges.scale
-            self.zero[:] = scheme.middle if ranges.zero_point is None else ranges.zero_point
+            self.scale[:] = ranges.scale.T
+            self.zero[:] = scheme.middle if ranges.zero_point is None else ranges.zero_point.T
         elif self.fixed:
             for block in range(count):
-                part = wide[:, block * scheme.size : (block + 1) * scheme.size]
-                self.scale[:, block], self.zero[:, block] = how.ranges(part, scheme, dtype)
+                part = columns[block * scheme.size : (block + 1) * scheme.size]
+                self.scale[block], self.zero[block] = how.ranges(part, scheme, dtype)
+        self._steps: dict[int, tuple[Any, Any, Any]] = {}
 
-    def run(self, upper: Array) -> Blocks:
+    def run(self, upper: Any) -> Blocks:
         """Round all columns."""
-        columns = self.wide.shape[1]
+        columns = len(self.order)
         for start in range(0, columns, self.how.lazy):
             stop = min(start + self.how.lazy, columns)
             errors = self._stretch(start, stop, upper)
-            self.wide[:, stop:] -= errors @ upper[start:stop, stop:]
-        zero = None if self.scheme.symmetric else self.zero.astype(np.uint8)
-        return Blocks(self.integers, self.scale.astype(self.dtype), zero, self.scheme)
+            self.wide[stop:] -= upper[start:stop, stop:].swapaxes(0, 1) @ errors
+        integers = np.empty(tuple(self.wide.shape), np.uint8)
+        integers[self.order] = self.xp.get(self.integers).astype(np.uint8)
+        zero = None if self.scheme.symmetric else self.zero.T.astype(np.uint8)
+        return Blocks(np.ascontiguousarray(integers.T), self.scale.T.astype(self.dtype), zero, self.scheme)
 
-    def _stretch(self, start: int, stop: int, upper: Array) -> Array:
-        errors = np.zeros((len(self.wide), stop - start))
+    def _stretch(self, start: int, stop: int, upper: Any) -> Any:
+        errors = self.xp.zeros(self.wide[start:stop])
         for j in range(start, stop):
-            column = int(self.order[j])
-            block = column // self.scheme.size
-            if not self.fixed and column % self.scheme.size == 0:
+            block = int(self.order[j]) // self.scheme.size
+            if not self.fixed and j % self.scheme.size == 0:
                 self._begin(block, j, start, errors, upper)
-            scale, zero = self.scale[:, block], self.zero[:, block]
-            values = self.wide[:, j]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                steps = np.where(scale != 0, values / scale, 0)
-            q = np.clip(np.rint(steps + zero), 0, self.scheme.top)
-            self.integers[:, column] = q
-            errors[:, j - start] = (values - (q - zero) * scale) / upper[j, j]
-            self.wide[:, j + 1 : stop] -= errors[:, j - start, None] * upper[j, None, j + 1 : stop]
+            scale, divisor, zero = self._numbers(block)
+            values = self.wide[j]
+            q = self.xp.rounded(values / divisor + zero, 0, self.scheme.top)
+            self.integers[j] = q
+            errors[j - start] = (values - (q - zero) * scale) / upper[j, j]
+            self.wide[j + 1 : stop] -= upper[j, j + 1 : stop, None] * errors[j - start]
         return errors
 
-    def _begin(self, block: int, j: int, start: int, errors: Array, upper: Array) -> None:
+    def _numbers(self, block: int) -> tuple[Any, Any, Any]:
+        """Return a block's scale, what to divide by (1 where the scale is 0) and its zero point."""
+        if block not in self._steps:
+            scale = self.scale[block]
+            parts = (scale, np.where(scale != 0, scale, 1), self.zero[block])
+            self._steps[block] = tuple(self.xp.put(part) for part in parts)
+        return self._steps[block]
+
+    def _begin(self, block: int, j: int, start: int, errors: Any, upper: Any) -> None:
         """Take a block's scale, with what this stretch still owes to columns beyond its end."""
-        end = min(j + self.scheme.size, self.wide.shape[1])
-        part = self.wide[:, j:end].copy()
-        beyond = min(start + self.how.lazy, self.wide.shape[1])
+        end = min(j + self.scheme.size, len(self.order))
+        part = self.xp.copied(self.wide[j:end])
+        beyond = min(start + self.how.lazy, len(self.order))
         if end > beyond and j > start:
-            part[:, beyond - j :] -= errors[:, : j - start] @ upper[start:j, beyond:end]
-        self.scale[:, block], self.zero[:, block] = self.how.ranges(part, self.scheme, self.dtype)
+            part[beyond - j :] -= upper[start:j, beyond:end].swapaxes(0, 1) @ errors[: j - start]
+        self.scale[block], self.zero[block] = self.how.ranges(self.xp.get(part), self.scheme, self.dtype)
 
 
-def factor(products: Array, dead: Array, damping: float, order: Array | None = None) -> Array:
+def factor(products: Array, dead: Array, damping: float, order: Array, xp: Arrays) -> Any:
     """Return the upper Cholesky factor of the inverse, damped until there is one."""
-    h = products.astype(np.float64).copy()
+    h = products.astype(np.float64)
     h[dead, dead] = 1
-    if order is not None:
-        h = h[np.ix_(order, order)]
+    h = h[np.ix_(order, order)]
     mean, eye = float(np.mean(np.diag(h))), np.arange(len(h))
     for more in range(8):
         damped = h.copy()
         damped[eye, eye] += damping * 10.0**more * mean
         try:
-            inverse = np.linalg.inv(damped)
-            return np.asarray(np.linalg.cholesky((inverse + inverse.T) / 2).T)
-        except np.linalg.LinAlgError:
+            inverse = xp.inverse(xp.put(damped))
+            return xp.cholesky((inverse + inverse.swapaxes(0, 1)) / 2).swapaxes(0, 1)
+        except DataError:
             continue
     raise DataError("The inputs of a layer give no usable products for GPTQ; check the calibration data.")
 
@@ -175,7 +195,7 @@ def _best_ratio(tiles: Array, scheme: BlockScheme, dtype: np.dtype[np.generic]) 
     return best
 
 
-def _loss(rows: Array, blocks: Blocks, products: Array) -> Array:
+def _loss(rows: Array, blocks: Blocks, products: Array, xp: Arrays) -> Array:
     """Return the squared error of each row's outputs."""
-    error = blocks.real() - rows
-    return np.asarray(((error @ products) * error).sum(axis=1))
+    error = xp.put(blocks.real() - rows)
+    return xp.get(((error @ xp.put(products.astype(np.float64))) * error).sum(axis=1))

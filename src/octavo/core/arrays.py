@@ -1,4 +1,4 @@
-"""The array library that rounding works with: numpy, or CuPy or PyTorch where a GPU can be used.
+"""The array library that heavy linear algebra works with: numpy, or CuPy or PyTorch where a GPU can be used.
 
 Operators, slices, ``sum(axis=…)`` and ``swapaxes`` are the same in all three; what differs is a method here.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.errors import DataError, RecipeError
+from octavo.errors import DataError, RecipeError, closest
 
 Array = npt.NDArray[Any]
 DEVICES = ("cpu", "gpu", "auto")
@@ -73,7 +73,11 @@ class Arrays:
 
     def inverse(self, values: Any) -> Any:
         """Return the inverse of each matrix."""
-        return self.library.linalg.inv(values)
+        try:
+            found = self.library.linalg.inv(values)
+        except self._not_positive as error:
+            raise _no_factor() from error
+        return self._checked(found)
 
     @property
     def _not_positive(self) -> type[Exception]:
@@ -167,6 +171,15 @@ def arrays(device: str) -> Arrays:
             " or choose device=cpu."
         )
     return HOST
+
+
+def checked_device(owner: str, device: str) -> None:
+    """Raise where the option of a step or an algorithm names no device."""
+    if device not in DEVICES:
+        raise RecipeError(
+            f"{owner}:device={device} is not a device{closest(device, DEVICES) or '.'}"
+            f" Known: {', '.join(DEVICES)}."
+        )
 
 
 def _no_factor() -> DataError:
