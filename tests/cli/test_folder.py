@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from folders.small_folders import text_encoder, texts
+from folders.test_sound import speech_model
+from folders.test_tasks import labelled_clips
 
 from octavo.cli.main import main
 
@@ -53,3 +55,20 @@ def test_what_is_not_there_is_named_before_the_output(
     source = text_encoder(tmp_path / "source")
     assert main(["quantize", str(source), "-o", str(tmp_path / "out"), "--data", "random:4"]) == 2
     assert "leave --data out" in capsys.readouterr().err
+
+
+def test_labels_and_the_largest_drop_reach_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = speech_model(tmp_path / "model")
+    sounds = labelled_clips(tmp_path / "clips", "word1 word2")
+    (sounds / "labels.csv").rename(tmp_path / "said.csv")
+    call = ["quantize", str(source), "-o", str(tmp_path / "out"), "--data", str(sounds), "--variants", "q8"]
+    more = ["--labels", str(tmp_path / "said.csv"), "--max-drop", "900%", "--max-kl", "9"]
+    assert main([*call, *more, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["variants"]
+    assert all(row["task"].startswith("WER") for row in rows)
+    assert main([*call, "--max-drop", "lots"]) == 2
+    assert "--max-drop can't be 'lots'" in capsys.readouterr().err
+    assert main([*call, "--classes", "names.txt"]) == 2
+    assert "--classes is about a single model" in capsys.readouterr().err

@@ -165,8 +165,9 @@ def test_a_decoder_reads_states_of_its_encoder_and_keeps_their_keys(tmp_path: Pa
 
 def test_decoders_with_and_without_a_cache_have_their_common_weights_once(tmp_path: Path) -> None:
     source, data = encoder_decoder(tmp_path / "source"), texts(tmp_path / "t.txt")
-    result = quantized(source, tmp_path / "out", data, variants="fp32,fp16,q8", max_kl=1)
-    assert any("once" in note for note in result.notes)
+    variants = {"fp32": 0.0, "fp16": 0.02, "q8": 1.0, "q4": 3.0, "q4f16": 3.0}  # and how far logits may be
+    result = quantized(source, tmp_path / "out", data, variants=list(variants), max_kl=1)
+    assert any(f"once, in the .onnx_data of the former: {', '.join(variants)}" in x for x in result.notes)
     sizes = {
         (one.part.stem, one.variant.name): one.bytes
         for one in result.written
@@ -175,13 +176,42 @@ def test_decoders_with_and_without_a_cache_have_their_common_weights_once(tmp_pa
     pipeline = Pipeline(read_folder(source), tmp_path)
     pipeline.run(folder_data(pipeline.folder, data).samples)
     for stem in ("decoder_model", "decoder_with_past_model"):
-        for name, suffix in (("fp32", ""), ("fp16", "_fp16"), ("q8", "_quantized")):
+        for name, most in variants.items():
+            suffix = VARIANTS[name].suffix
             assert (tmp_path / "out" / "onnx" / f"decoder_model{suffix}.onnx_data").is_file()
             feed = pipeline.feeds[stem][0]
             (due,) = session(source / f"{stem}.onnx").run(["logits"], feed)
             (found,) = session(tmp_path / "out" / "onnx" / f"{stem}{suffix}.onnx").run(["logits"], feed)
-            np.testing.assert_allclose(found, due, atol={"fp32": 0, "fp16": 0.02, "q8": 1}[name])
+            np.testing.assert_allclose(found, due, atol=most)
             assert sizes["decoder_with_past_model", name] < 0.5 * sizes["decoder_model", name]
+
+
+def test_4_bit_weights_of_two_decoders_are_the_same_integers(tmp_path: Path) -> None:
+    source = encoder_decoder(tmp_path / "source")
+    result = quantized(source, tmp_path / "out", texts(tmp_path / "t.txt"), variants="q4", max_kl=1)
+    found: list[dict[str, Any]] = []
+    for stem in ("decoder_model", "decoder_with_past_model"):
+        made = onnx.load(tmp_path / "out" / "onnx" / f"{stem}_q4.onnx")
+        arrays = {one.name: onnx.numpy_helper.to_array(one) for one in made.graph.initializer}
+        products = [one for one in made.graph.node if one.op_type == "MatMulNBits"]
+        found.append({one.name: [arrays[name] for name in one.input[1:] if name] for one in products})
+    first, later = found
+    assert len(first) > len(later) > 5 and later.keys() <= first.keys()
+    for name, arrays in later.items():
+        for own, other in zip(arrays, first[name], strict=True):
+            np.testing.assert_array_equal(own, other)
+    (trial,) = [one for one in result.written if one.part.role is Role.DECODER_WITH_PAST]
+    pipeline = Pipeline(read_folder(source), tmp_path)
+    pipeline.run(folder_data(pipeline.folder, tmp_path / "t.txt").samples)
+    cut = pipeline.ends["decoder_with_past_model"][-4]
+    terms = []
+    paths = (source / "decoder_with_past_model.onnx", tmp_path / "out/onnx/decoder_with_past_model_q4.onnx")
+    models = [session(path) for path in paths]
+    for feed in pipeline.feeds["decoder_with_past_model"].part(cut):
+        p, q = (np.exp(one.run(["logits"], feed)[0][0].astype(float)) for one in models)
+        p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
+        terms += list((p * np.log(p / q)).sum(1))
+    assert trial.figures[0].value == pytest.approx(np.mean(terms), rel=1e-3)  # of the file that was written
 
 
 def test_an_encoder_is_judged_by_the_decoder_that_reads_it(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from octavo.errors import RecipeError
 
 _OF_FOLDERS = ("variants", "part", "max_kl", "min_cosine")
 _OF_MODELS = (
-    "plan", "stats", "table", "report", "card", "effort", "time_limit", "optimize", "target", "max_drop",
-    "min_speed", "max_size", "evaluate", "evaluate_data", "stride", "batch", "preprocess", "size", "scale",
-    "mean", "std", "layout",
+    "plan", "stats", "table", "report", "card", "effort", "time_limit", "optimize", "target",
+    "min_speed", "max_size", "evaluate", "evaluate_data", "evaluate_scale", "evaluate_samples", "stride",
+    "batch", "preprocess", "size", "scale", "mean", "std", "layout", "classes", "offset", "annotations",
+    "categories", "columns", "decoder", "numbering", "pooling", "window",
 )  # fmt: skip
 
 
@@ -78,6 +79,8 @@ def quantize_folder(options: argparse.Namespace, console: Console) -> Answer:
         tokenizer=options.tokenizer,
         max_length=options.max_length,
         column=options.column,
+        labels=options.labels,
+        max_drop=options.max_drop,
         max_kl=options.max_kl,
         min_cosine=options.min_cosine,
         min_sqnr=options.min_sqnr,

@@ -21,7 +21,7 @@ def add_truth(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say what the right answers are, and how outputs are read."""
     truth = parser.add_argument_group("truth")
     truth.add_argument(
-        "--labels", metavar="FILE", help="labels of images or arrays: .csv, .tsv, .txt or .json"
+        "--labels", metavar="FILE", help="labels of images, clips or arrays: .csv, .tsv, .txt or .json"
     )
     truth.add_argument("--classes", metavar="FILE", help="class names in the order of the model's outputs")
     truth.add_argument("--offset", metavar="N", type=int, help="added to each label")

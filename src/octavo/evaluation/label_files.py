@@ -19,7 +19,9 @@ from octavo.errors import DataError, closest
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".json")
 _NAME_KEYS = ("file_name", "filename", "file", "image", "path", "name", "id")
-_LABEL_KEYS = ("label", "class", "category", "target", "label_id", "class_id")
+_LABEL_KEYS = (
+    "label", "class", "category", "target", "label_id", "class_id", "transcription", "transcript", "text",
+)  # fmt: skip
 
 _MAX_FILE_BYTES = 1 << 30  # a labels file that is larger is refused before it is read
 _SHOWN_CHARACTERS = 200  # of a label that is quoted in a message

@@ -31,7 +31,7 @@ from octavo.evaluation.image_samples import SUFFIXES as IMAGE_SUFFIXES
 from octavo.evaluation.task import Array, TaskContext
 from octavo.model.runtime.session import InputSpec
 
-_LABEL_KEYS = ("labels", "label", "y", "targets")
+LABEL_KEYS = ("labels", "label", "y", "targets")
 _IMAGE_KEYS = ("images", "image", "pixels", "x", "data")
 
 
@@ -99,7 +99,7 @@ def _from_path(
     if path.suffix.lower() == ".npz":
         arrays = archive_arrays(path)
         inputs = {spec.name for spec in context.specs}
-        key = next((key for key in _LABEL_KEYS if key in arrays and key not in inputs), None)
+        key = next((key for key in LABEL_KEYS if key in arrays and key not in inputs), None)
         own = arrays.pop(key) if key is not None else None
         if labels is None and own is None:
             raise DataError(

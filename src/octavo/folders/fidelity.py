@@ -5,6 +5,7 @@
             share of positions in which both models rank the same token first
 ``cosine``  of embeddings and hidden states: the mean over vectors
 ``sqnr``    of anything else: ``10 · log10(Σ x² / Σ (x − y)²)`` of the worst output
+``words``   of models of speech, and ``right`` of classifiers: see :mod:`octavo.folders.tasks`
 ==========  ===================================================================================
 
 Every position is computed from what the float pipeline has seen before it (teacher forcing). Padding, where a
@@ -40,31 +41,59 @@ _ROWS = 1024  # of logits that are compared at once, as a vocabulary is long
 class Figure:
     """One measured distance from float."""
 
-    kind: str  # kl, cosine or sqnr
+    kind: str  # kl, cosine, sqnr, words or right
     value: float
     agreement: float | None = None  # of logits: the share of positions with the same first token
     is_answer: bool = False  # logits of a text that is read off an encoder
+    float_value: float | None = None  # of words and right answers; None: words are compared with float's
+    count: int = 0  # of words or samples
 
     def holds(self, floor: Floor) -> bool:
         """Whether a variant with this figure may be written."""
         match self.kind:
             case "kl":
-                return self.value <= self._most(floor)
+                return self.value <= self._most_kl(floor)
             case "cosine":
                 return self.value >= floor.cosine
+            case "words" | "right":
+                return round(self._lost * self.count) <= self._most_lost(floor)
         return self.value >= floor.sqnr_db
 
     def limit(self, floor: Floor) -> str:
         """What the floor requires of this figure."""
         match self.kind:
             case "kl":
-                return f"at most {self._most(floor):g} nats"
+                return f"at most {self._most_kl(floor):g} nats"
             case "cosine":
                 return f"at least {floor.cosine:g}"
+            case "words" | "right":
+                unit = "word" if self.kind == "words" else "sample"
+                most = int(self._most_lost(floor))
+                return f"at most {most} {unit}{'s' * (most != 1)} of {self.count}"
         return f"at least {floor.sqnr_db:g} dB"
 
-    def _most(self, floor: Floor) -> float:
+    @property
+    def is_of_task(self) -> bool:
+        """Whether it says what the task loses, and not how far numbers are from float's."""
+        return self.kind in ("words", "right")
+
+    def _most_kl(self, floor: Floor) -> float:
         return min(floor.kl, floor.answer_kl) if self.is_answer else floor.kl
+
+    @property
+    def _lost(self) -> float:
+        """The share of words or samples that float has right and the variant has not."""
+        beside = self.float_value or 0.0
+        return self.value - beside if self.kind == "words" else beside - self.value
+
+    def _most_lost(self, floor: Floor) -> float:
+        """How many words or samples may be lost."""
+        if self.float_value is None:
+            share = floor.changed
+        else:
+            right = 1 - self.float_value if self.kind == "words" else self.float_value
+            share = floor.lost.amount * right if floor.lost.relative else floor.lost.amount
+        return max(floor.always, share * self.count + 1e-9)
 
     def __str__(self) -> str:
         match self.kind:
@@ -73,6 +102,12 @@ class Figure:
                 return f"KL {self.value:.4f}{same}"
             case "cosine":
                 return f"cosine {self.value:.5f}"
+            case "words" if self.float_value is None:
+                return f"{100 * self.value:.1f} % of {self.count} words unlike float's"
+            case "words":
+                return f"WER {100 * self.value:.1f} %, float {100 * (self.float_value or 0):.1f} %"
+            case "right":
+                return f"{100 * self.value:.1f} % right, float {100 * (self.float_value or 0):.1f} %"
         return "exact" if math.isinf(self.value) else f"{self.value:.1f} dB"
 
 

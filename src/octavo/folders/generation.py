@@ -7,8 +7,9 @@ then token after token with the cache that its own steps have filled. No cache i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ class Pipeline:
     feeds: dict[str, StoredFeeds] = field(default_factory=dict)
     ends: dict[str, list[int]] = field(default_factory=dict)  # how many feeds there are after each sample
     missing: dict[str, str] = field(default_factory=dict)  # why a part could not be fed
-    _sessions: dict[str, Session] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)  # that stand in the places of parts, by name
+    _sessions: dict[Path, Session] = field(default_factory=dict)
 
     def run(self, samples: Iterable[Mapping[str, Array]], *, sampled: bool = False) -> None:
         """Run all samples; with ``sampled`` the prompts of decoders are sampled from the model itself."""
@@ -51,21 +53,44 @@ class Pipeline:
         for number, sample in enumerate(samples):
             known = dict(sample)
             for part in self.folder.parts:
-                if not part.role.generates and part.role is not Role.EMBEDDING:
+                if encodes(part):
                     self._encode(part, known)
             self._decode(known, np.random.default_rng(number) if sampled else None)
             for name, feeds in self.feeds.items():
                 self.ends[name].append(len(feeds))
         self._sessions.clear()
 
+    @contextlib.contextmanager
+    def with_files(self, files: Mapping[str, Path]) -> Iterator[Pipeline]:
+        """The same pipeline with other models for some parts; the sessions of float ones stay open."""
+        changed = replace(self, files=files, _sessions=dict(self._sessions))
+        yield changed
+        kept = {part.path for part in self.folder.parts}
+        self._sessions.update({path: one for path, one in changed._sessions.items() if path in kept})
+
+    def encoded(self, sample: Mapping[str, Array]) -> dict[str, Array]:
+        """A sample with the outputs of all encoders."""
+        known = dict(sample)
+        for part in filter(encodes, self.folder.parts):
+            feed = {spec.name: plain_input(spec, known) for spec in part.inputs}
+            found = self._session(part).run(feed)
+            known.update({name: value for name, value in found.items() if name not in known})
+        return known
+
+    def answer(self, encoded: Mapping[str, Array], most: int) -> list[int]:
+        """The tokens that the decoders write after their prompt, at most so many."""
+        generation = self._generation(dict(encoded))
+        return [int(ids[0, 0]) for ids in generation.write(most)[1:]]
+
     def _session(self, part: Part) -> Session:
-        if part.name not in self._sessions:
-            self._sessions[part.name] = Session.open(part.path, threads=self.threads)
-        return self._sessions[part.name]
+        path = self.files.get(part.name, part.path)
+        if path not in self._sessions:
+            self._sessions[path] = Session.open(path, threads=self.threads)
+        return self._sessions[path]
 
     def _encode(self, part: Part, known: dict[str, Array]) -> None:
         try:
-            feed = {spec.name: _plain_input(spec, known) for spec in part.inputs}
+            feed = {spec.name: plain_input(spec, known) for spec in part.inputs}
         except MissingInputError as error:
             self.missing.setdefault(part.name, str(error))
             return
@@ -73,13 +98,17 @@ class Pipeline:
         self.feeds[part.name].append(feed)
         known.update({name: value for name, value in found.items() if name not in known})
 
+    def _generation(self, known: dict[str, Array]) -> _Generation:
+        decoders = [part for part in self.folder.parts if part.role.generates]
+        first = [part for part in decoders if part.role is not Role.DECODER_WITH_PAST] or decoders
+        later = [part for part in decoders if part.role is not Role.DECODER]
+        return _Generation(self, known, first, later)
+
     def _decode(self, known: dict[str, Array], rng: np.random.Generator | None) -> None:
         decoders = [part for part in self.folder.parts if part.role.generates]
         if not decoders:
             return
-        first = [part for part in decoders if part.role is not Role.DECODER_WITH_PAST] or decoders
-        later = [part for part in decoders if part.role is not Role.DECODER]
-        run = _Generation(self, known, first, later)
+        run = self._generation(known)
         try:
             if rng is not None and not any(part.reads_encoder for part in decoders):
                 run.sample_prompt(rng)
@@ -97,6 +126,11 @@ class Pipeline:
         if keep:
             self.feeds[part.name].append(feed)
         return self._session(part).run(feed)[part.outputs[0]]
+
+
+def encodes(part: Part) -> bool:
+    """Whether a part is run before any token is generated."""
+    return not part.role.generates and part.role is not Role.EMBEDDING
 
 
 @dataclass
@@ -146,19 +180,29 @@ class _Generation:
         Of an answer that is read off an encoder the whole text is the last feed, with no cache: it gives
         the probabilities of every token at once.
         """
-        end = self.pipeline.folder.token("eos_token_id")
         is_answer = any(part.reads_encoder for part in self.first)
+        most = ANSWER_TOKENS if is_answer else NEW_TOKENS if self.later else 0
+        whole = self.write(most, (0, *RECORDED_STEPS))
+        if is_answer:
+            self.past, self.length = {}, 0
+            self._step(self.first, np.concatenate(whole, axis=1), record=True)
+
+    def write(self, most: int, recorded: Collection[int] = ()) -> list[Array]:
+        """The prompt and at most so many tokens, up to the end; feeds of the recorded steps are kept."""
+        end = self.pipeline.folder.token("eos_token_id")
         whole = [self.prompt()]
-        logits = self._step(self.first, whole[0], record=True)
-        for step in range(1, (ANSWER_TOKENS if is_answer else NEW_TOKENS) + 1 if self.later else 1):
+        logits = self._step(self.first, whole[0], record=0 in recorded)
+        for step in range(1, most + 1):
             token = int(np.argmax(logits[0, -1]))
             if token == end:
                 break
             whole.append(np.array([[token]], np.int64))
-            logits = self._step(self.later, whole[-1], record=step in RECORDED_STEPS)
-        if is_answer:
-            self.past, self.length = {}, 0
-            self._step(self.first, np.concatenate(whole, axis=1), record=True)
+            if self.later:
+                logits = self._step(self.later, whole[-1], record=step in recorded)
+            else:
+                self.past, self.length = {}, 0
+                logits = self._step(self.first, np.concatenate(whole, axis=1), record=False)
+        return whole
 
     def _step(self, parts: list[Part], ids: Array, *, record: bool) -> Array:
         """Sample tokens to all parts that take them; the first one's cache goes on. Returns its logits."""
@@ -205,7 +249,7 @@ class _Generation:
             return places if len(spec.shape) == 1 else np.broadcast_to(places, (rows, count)).copy()
         if name == "num_logits_to_keep":
             return np.zeros([1] * len(spec.shape), spec.dtype)  # 0 means all
-        return _plain_input(spec, self.known)
+        return plain_input(spec, self.known)
 
     def _keep(self, answers: Mapping[str, Array]) -> None:
         """Take over the cache that a step returned; an empty one (of an encoder's keys) stays as it was."""
@@ -216,7 +260,7 @@ class _Generation:
                     self.past[other] = value
 
 
-def _plain_input(spec: InputSpec, known: Mapping[str, Array]) -> Array:
+def plain_input(spec: InputSpec, known: Mapping[str, Array]) -> Array:
     """An input by its name, or what follows from other arrays of the sample."""
     name = spec.name
     source = name if name in known else STATES.get(name, name)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from octavo import api
 from octavo.emission.bnb4 import with_nf4_weights
 from octavo.errors import ModelError, OctavoError
@@ -16,6 +18,7 @@ from octavo.evaluation.timing.latency import Ratio
 from octavo.folders.fidelity import Figure, Reference
 from octavo.folders.parts import Part
 from octavo.folders.samples import StoredFeeds
+from octavo.folders.tasks import Task
 from octavo.folders.variants import BNB4, TABLES, TABLES_WAY, Variant
 from octavo.model.files import io
 from octavo.model.files.io import ModelSource
@@ -56,6 +59,7 @@ class VariantMaker:
     reference: Reference
     threads: int | None
     seconds: float  # how long a variant and float are timed; 0: not at all
+    task: Task | None = None  # what the folder is for, if it can be measured and depends on the part
 
     def make(self, variant: Variant, path: Path) -> Trial:
         """Make a variant in the first of its ways that holds; on failure nothing stays at the path."""
@@ -85,13 +89,36 @@ class VariantMaker:
                 return Trial(
                     self.part, variant, bytes=size, reason=f"it would be {share:.2f} × the size of float"
                 )
-            verify(path, feeds=self.reference.feeds[0], threads=self.threads)
-            figures = self.reference.figures(path)
+            figures = self._figures(variant, path)
         except OctavoError as error:
             return Trial(self.part, variant, bytes=size, reason=str(error))
         missed = [figure for figure in figures if not figure.holds(variant.floor)]
         reason = f"{missed[0]}, and {missed[0].limit(variant.floor)} is required" if missed else ""
         return Trial(self.part, variant, path, size, figures, way=dict(way), reason=reason)
+
+    def _figures(self, variant: Variant, path: Path) -> tuple[Figure, ...]:
+        """How close a model is to float, and what the task loses where it is close enough."""
+        verify(path, feeds=self.reference.feeds[0], threads=self.threads)
+        figures = self.reference.figures(path)
+        if self.task is not None and all(figure.holds(variant.floor) for figure in figures):
+            figures = (*figures, self.task.figure({self.part.name: path}))
+        return figures
+
+    def remade(self, trial: Trial, model: ir.Model) -> Trial:
+        """A trial with another model in the place of its own, if that holds; else as it was."""
+        if trial.file is None:
+            return trial
+        staged = trial.file.with_name(f".{trial.file.name}")
+        try:
+            io.save(model, staged, external_data=False)
+            figures = self._figures(trial.variant, staged)
+        except OctavoError:
+            figures = ()
+        if not figures or not all(figure.holds(trial.variant.floor) for figure in figures):
+            staged.unlink(missing_ok=True)
+            return trial
+        staged.replace(trial.file)
+        return self.timed(replace(trial, figures=figures, bytes=trial.file.stat().st_size))
 
     def _write(self, way: Mapping[str, Any], path: Path) -> list[Path]:
         beside = f"{path.name}_data"  # as transformers.js expects it

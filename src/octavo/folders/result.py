@@ -72,6 +72,7 @@ class FolderResult:
             "bytes": trial.bytes,
             "float_bytes": trial.part.bytes,
             "fidelity": str(trial.figures[0]) if trial.figures else None,
+            "task": next((str(figure) for figure in trial.figures if figure.is_of_task), None),
             "figures": [asdict(figure) for figure in trial.figures],
             "speed": asdict(trial.speed) if trial.speed is not None else None,
             "memory_bytes": trial.memory_bytes,

@@ -19,20 +19,21 @@ from octavo.errors import ModelError, OutputError, RecipeError, closest
 from octavo.evaluation.timing.footprint import footprint
 from octavo.folders import beside
 from octavo.folders.beside import MANIFEST, check_output, new_folder
+from octavo.folders.common_weights import with_integers_of
 from octavo.folders.discovery import ModelFolder, read_folder
 from octavo.folders.fidelity import LOGITS, Reader, Reference
 from octavo.folders.generation import Pipeline
 from octavo.folders.making import Trial, VariantMaker
 from octavo.folders.parts import STATES, Part, Role
 from octavo.folders.result import FolderResult
-from octavo.folders.samples import FolderData, StoredFeeds, folder_data
+from octavo.folders.samples import FolderData, StoredFeeds, folder_data, held_back
+from octavo.folders.tasks import Task, task_of
 from octavo.folders.variants import AUTO, FP32, Floor, Variant, chosen_variants
 from octavo.model.runtime.verification import verify
 from octavo.reporting.folder_tables import folder_card
 from octavo.result import versions
+from octavo.tuning.requirements import Drop
 
-HELD_BACK = 3  # every so many-th part of the samples is for comparing, not for calibration
-MAX_COMPARED = 8  # samples that variants are compared on
 NOT_SLOWER = 0.97  # of float's speed, which counts as no slower: shorter than timing can tell apart
 # What auto tries, the smallest first: calibrated integers pay in encoders, 4-bit weights where each token
 # reads all weights once.
@@ -53,6 +54,8 @@ def quantize_folder(
     tokenizer: str | Path | None = None,
     max_length: int | None = None,
     column: str | None = None,
+    labels: Any = None,
+    max_drop: Drop | str | float | None = None,
     max_kl: float | None = None,
     min_cosine: float | None = None,
     min_sqnr: float | None = None,
@@ -65,24 +68,27 @@ def quantize_folder(
     ``variants`` is ``web`` (what transformers.js loads by dtype), ``all``, ``auto`` (one for each part, under
     the part's own name) or a list of names; ``parts`` has others for some parts, by name or pattern. ``data``
     are texts, images or arrays for the first part of the pipeline, or a dict of them by part. Of a decoder
-    the samples are prompts: its cache is filled by running it. ``max_kl``, ``min_cosine`` and ``min_sqnr``
-    replace the floors of all variants; ``seconds`` is how long each is timed, 0 for not at all.
+    the samples are prompts: its cache is filled by running it. ``labels`` are the right answers: a file, or
+    one for each sample; ``max_drop`` is how much of them may be lost. It, ``max_kl``, ``min_cosine`` and
+    ``min_sqnr`` replace the floors of all variants; ``seconds`` is how long each is timed, 0 for not at all.
     """
     root, target = Path(folder), Path(output)
-    check_output(target, root, [data, tokenizer])
+    check_output(target, root, [data, tokenizer, labels])
     found = read_folder(root)
     wanted = _wanted(found, variants, parts)
-    limits = {"kl": max_kl, "answer_kl": max_kl, "cosine": min_cosine, "sqnr_db": min_sqnr}
+    numbers = {"kl": max_kl, "answer_kl": max_kl, "cosine": min_cosine, "sqnr_db": min_sqnr}
+    limits = {name: float(value) for name, value in numbers.items() if value is not None} | _lost(max_drop)
     wanted = {name: tuple(_with_floor(one, limits) for one in row) for name, row in wanted.items()}
     tell = progress if progress is not None else silent
     given = folder_data(
-        found, data, samples=samples, tokenizer=tokenizer, max_length=max_length, column=column
+        found, data, samples=samples, tokenizer=tokenizer, max_length=max_length, column=column, labels=labels
     )
     with scratch.folder() as store, new_folder(target) as staged:
         tell("running in float", 0, None)
         pipeline = Pipeline(found, Path(store), threads)
         pipeline.run(given.samples, sampled=given.made_up)
-        maker = Makers(found, pipeline, given, threads, seconds)
+        task = None if given.made_up else task_of(pipeline, given.judged)
+        maker = Makers(found, pipeline, given, threads, seconds, task)
         run = _Run(found, maker, staged, wanted, variants == AUTO, tell)
         trials = run.all()
         result = _result(run, trials, target, given)
@@ -110,9 +116,16 @@ def _wanted(
     return by_part
 
 
-def _with_floor(variant: Variant, limits: Mapping[str, float | None]) -> Variant:
-    said = {name: float(value) for name, value in limits.items() if value is not None}
-    floor: Floor = replace(variant.floor, **said)
+def _lost(max_drop: Drop | str | float | None) -> dict[str, Any]:
+    """The limits of a task; no word or sample may be lost beyond what was said."""
+    if max_drop is None:
+        return {}
+    most = max_drop if isinstance(max_drop, Drop) else Drop.parse(str(max_drop))
+    return {"lost": most, "changed": most.amount, "always": 0}
+
+
+def _with_floor(variant: Variant, limits: Mapping[str, Any]) -> Variant:
+    floor: Floor = replace(variant.floor, **limits)
     return replace(variant, floor=floor)
 
 
@@ -125,11 +138,12 @@ class Makers:
     given: FolderData
     threads: int | None
     seconds: float
+    task: Task | None = None
 
     def split(self, part: Part) -> tuple[StoredFeeds | None, StoredFeeds]:
         """The feeds to calibrate with, and those to compare on: of other samples where there are two."""
         feeds, ends = self.pipeline.feeds[part.name], self.pipeline.ends[part.name]
-        held = min(max(1, len(ends) // HELD_BACK), MAX_COMPARED)
+        held = held_back(len(ends))
         cut = ends[-held - 1] if len(ends) > held else 0
         compared = feeds.part(cut) if cut < len(feeds) else feeds
         if self.given.made_up and not part.role.generates:
@@ -146,7 +160,8 @@ class Makers:
             )
         calibration, compared = self.split(part)
         reference = Reference(part, compared, self.threads, self._reader(part, len(compared)))
-        return VariantMaker(part, calibration, reference, self.threads, self.seconds)
+        task = self.task if self.task is not None and self.task.judges(part) else None
+        return VariantMaker(part, calibration, reference, self.threads, self.seconds, task)
 
     def _reader(self, part: Part, count: int) -> Reader | None:
         """The decoder that reads a part's states, with the whole texts of the samples that are compared."""
@@ -173,6 +188,7 @@ class _Run:
     tell: Progress
     chosen: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    kept: dict[str, VariantMaker] = field(default_factory=dict)  # of parts that may be made again
 
     def all(self) -> list[Trial]:
         """Every variant of every part; raises where a part can't be written at all."""
@@ -183,8 +199,31 @@ class _Run:
         if not any(trial.holds for trial in trials):
             why = "; ".join(f"{one.part.name} {one.variant.name}: {one.reason}" for one in trials)
             raise OutputError(f"No variant of {self.folder.root} holds, so nothing was written: {why}")
+        self._judge_together(trials)
         self._share_weights(trials)
         return trials
+
+    def _judge_together(self, trials: list[Trial]) -> None:
+        """Refuse the worst part of a variant whose parts hold one by one, and lose too much together."""
+        task = self.makers.task
+        tried = {trial.variant.name: trial.variant for trial in trials if not trial.variant.is_float}
+        for variant in tried.values():
+            while task is not None:
+                made = [t for t in trials if t.variant == variant and t.holds and task.judges(t.part)]
+                files = {trial.part.name: trial.file for trial in made if trial.file is not None}
+                if len(files) < 2 or self.auto:
+                    break
+                figure = task.figure(files)
+                if figure.holds(variant.floor):
+                    self.notes.append(f"{variant.name} in {len(files)} parts at once: {figure}")
+                    break
+                worst = max(made, key=lambda trial: trial.figures[-1].value)
+                beside.remove(files[worst.part.name])
+                reason = (
+                    f"together with the other parts in {variant.name} {figure}, and"
+                    f" {figure.limit(variant.floor)} is required"
+                )
+                trials[trials.index(worst)] = replace(worst, file=None, reason=reason)
 
     def _share_weights(self, trials: list[Trial]) -> None:
         """Store what a decoder and the one with its cache have in common once, variant by variant."""
@@ -194,6 +233,8 @@ class _Run:
             files = [trial.file for trial in pair if trial.file is not None]
             if len({file.parent for file in files}) != 1 or len(files) != len(roles):
                 continue
+            place, pair[1] = trials.index(pair[1]), self._with_integers_of(*pair)
+            trials[place] = pair[1]
             if beside.share_weights(files):
                 shared.append(variant)
                 for trial, file in zip(pair, files, strict=True):
@@ -205,6 +246,14 @@ class _Run:
                 f"{names} have equal weights once, in the .onnx_data of the former: {', '.join(shared)}"
             )
 
+    def _with_integers_of(self, first: Trial, later: Trial) -> Trial:
+        """The decoder with a cache with the integers of the other one, where it holds with them."""
+        maker = self.kept.get(later.part.name)
+        if maker is None or first.file is None or later.file is None or first.variant.is_float:
+            return later
+        made = with_integers_of((first.part.path, first.file), (later.part.path, later.file))
+        return later if made is None else maker.remade(later, made)
+
     def _of(self, part: Part, done: int, count: int) -> list[Trial]:
         target = self.staged / beside.folder_of(self.folder, part, keep=self.auto)
         target.mkdir(parents=True, exist_ok=True)
@@ -214,6 +263,8 @@ class _Run:
             rows = [v for v in self.wanted[part.name] if not v.is_float]
             missed = [Trial(part, one, reason=str(error)) for one in rows]
             return [*missed, self._float(part, target, None)]
+        if part.role is Role.DECODER_WITH_PAST:
+            self.kept[part.name] = maker
         found: list[Trial] = []
         for number, variant in enumerate(self.wanted[part.name]):
             self.tell(f"{part.stem} {variant.name}", done + number, count)

@@ -19,12 +19,17 @@ from octavo.data.audio.wav import read_wav, wavs_below
 from octavo.data.images.image_decoding import SUFFIXES as IMAGE_SUFFIXES
 from octavo.data.images.preprocessing import standardized
 from octavo.data.readers import source_of
+from octavo.data.readers.array_samples import Arrays, cuts
 from octavo.data.readers.image_files import images, images_below
+from octavo.data.readers.numpy_files import archive_arrays
 from octavo.data.readers.text_files import SUFFIXES as TEXT_SUFFIXES
 from octavo.data.readers.text_files import Text, encode, open_tokenizer, rows, tokenizer_file
+from octavo.data.source import FoundIn, Source, Specs
 from octavo.errors import DataError, ModelError, RecipeError, closest
+from octavo.evaluation.labelled_samples import LABEL_KEYS
 from octavo.folders.chat import ChatTemplate
 from octavo.folders.discovery import MAX_TOKENS, ModelFolder
+from octavo.folders.labels import Labels, labels_of
 from octavo.folders.parts import IDS, PIXELS, SOUND, Part
 from octavo.model.files import io
 from octavo.model.graph import query
@@ -33,18 +38,30 @@ from octavo.model.runtime.samples import sample_inputs
 Array = npt.NDArray[Any]
 Sample = dict[str, Array]
 MAX_SAMPLES = 24  # run through the pipeline, where no number is given
+MAX_LABELLED, MAX_CLIPS = 64, 16  # samples beyond these that have labels: the task is judged on them too
+HELD_BACK = 3  # every so many-th part of the samples is for comparing, not for calibration
+MAX_COMPARED = 8  # samples that variants are compared on
 MADE_UP = 6  # samples, where there is no data
 MAX_LENGTH = 128  # tokens of a text
 _FEWEST_TOKENS = 2  # that made-up texts are drawn from, where neither configuration nor model says how many
 
 
 @dataclass(frozen=True)
+class Item:
+    """What a label belongs to: a text, an image, a clip with a sample for each piece of it."""
+
+    pieces: tuple[Sample, ...]
+    label: Any = None
+
+
+@dataclass(frozen=True)
 class FolderData:
-    """Samples for the first parts of a pipeline."""
+    """Samples for the first parts of a pipeline, and what its task is judged on: none of them calibrates."""
 
     samples: tuple[Sample, ...]
     made_up: bool  # there was no data
     described: str
+    judged: tuple[Item, ...] = ()
 
 
 def folder_data(
@@ -55,13 +72,18 @@ def folder_data(
     tokenizer: str | Path | None = None,
     max_length: int | None = None,
     column: str | None = None,
+    labels: Any = None,
 ) -> FolderData:
     """Return the samples that a pipeline starts with."""
     if data is None:
+        if labels is not None:
+            raise DataError("There are labels and no data; give the samples that they belong to.")
         return FolderData(tuple(_made_up(folder)), True, "made-up inputs")
     limit = samples or MAX_SAMPLES
     reader = _Reader(folder, tokenizer, max_length, column)
     if isinstance(data, Mapping):
+        if labels is not None:
+            raise DataError("Labels belong to samples of all parts; give the data in one place.")
         rows = [
             list(itertools.islice(reader.samples(one, find_part(folder, name)), limit))
             for name, one in data.items()
@@ -70,12 +92,46 @@ def folder_data(
             {name: value for sample in row for name, value in sample.items()}
             for row in zip(*rows, strict=False)
         ]
+        items = [Item((sample,)) for sample in found]
     else:
-        found = list(itertools.islice(reader.samples(data), limit))
+        truth = labels_of(data, labels, folder.parts)
+        is_sound = any(set(part.input_names) & set(SOUND) for part in folder.parts)
+        further = (MAX_CLIPS if is_sound else MAX_LABELLED) if truth else 0
+        items = _taken(reader.items(data, truth), limit, further)
+        found = [piece for item in items for piece in item.pieces][:limit]
     if not found:
         raise DataError("The data holds no sample; give at least one.")
     where = f" of {data}" if isinstance(data, str | Path) else ""
-    return FolderData(tuple(found), False, f"{len(found)} sample{'s' * (len(found) > 1)}{where}")
+    described = f"{len(found)} sample{'s' * (len(found) > 1)}{where}"
+    return FolderData(tuple(found), False, described, _judged(items, len(found)))
+
+
+def held_back(count: int) -> int:
+    """How many of so many samples are for comparing."""
+    return min(max(1, count // HELD_BACK), MAX_COMPARED)
+
+
+def _taken(items: Iterator[Item], limit: int, further: int) -> list[Item]:
+    """The items that the first ``limit`` samples belong to, and some more."""
+    found: list[Item] = []
+    count = 0
+    for item in items:
+        if count >= limit and not further:
+            break
+        further -= count >= limit
+        found.append(item)
+        count += len(item.pieces)
+    return found
+
+
+def _judged(items: Sequence[Item], count: int) -> tuple[Item, ...]:
+    """The items of which no piece is among the samples to calibrate with; all where there is only one."""
+    first, place, found = count - held_back(count), 0, []
+    for item in items:
+        if place >= first:
+            found.append(item)
+        place += len(item.pieces)
+    return tuple(found or items)
 
 
 @dataclass(frozen=True)
@@ -86,6 +142,20 @@ class _Reader:
     tokenizer: str | Path | None
     max_length: int | None
     column: str | None
+
+    def items(self, data: Any, labels: Labels) -> Iterator[Item]:
+        """Give the samples with their labels; clips with all their pieces."""
+        path = Path(data) if isinstance(data, str | Path) else None
+        sounds = _sounds(path) if path is not None and path.suffix.lower() not in TEXT_SUFFIXES else []
+        if path is not None and sounds:
+            root = path if path.is_dir() else path.parent
+            for number, sound in enumerate(sounds):
+                label = labels.of(number, sound.relative_to(root).as_posix())
+                yield Item(tuple(_heard(self.folder, [sound])), label)
+            return
+        for number, sample in enumerate(self.samples(data)):
+            name = Path(getattr(sample, "where", "")).name
+            yield Item((sample,), labels.of(number, name))
 
     def samples(self, data: Any, part: Part | None = None) -> Iterator[Sample]:
         """Give the samples of texts, sound, images or arrays."""
@@ -140,14 +210,30 @@ class _Reader:
         names = set() if part is not None else _names_in(data, path)
         several = {spec.name: spec for one in parts for spec in one.inputs if spec.name in names}
         inputs = tuple(several.values()) if several.keys() == names != set() else first.inputs
-        yield from (dict(sample) for sample in source_of(data, inputs).portion())
+        for sample in _source(data, path, inputs).portion():
+            yield FoundIn(sample, getattr(sample, "where", ""))
+
+
+def _source(data: Any, path: Path | None, inputs: Specs) -> Source:
+    """The samples of any kind of data; an archive's labels are none of the inputs."""
+    names = {spec.name for spec in inputs}
+    if path is not None and _stored_names(path) & set(LABEL_KEYS) - names:
+        arrays = {name: array for name, array in archive_arrays(path).items() if name not in LABEL_KEYS}
+        return Arrays(
+            arrays, cuts({name: one.shape for name, one in arrays.items()}, inputs, str(path)), str(path)
+        )
+    return source_of(data, inputs)
 
 
 def _names_in(data: Any, path: Path | None) -> set[str]:
-    """The names of the arrays in a file or in a list of samples: they may be inputs of several parts."""
+    """The names of the inputs in a file or in a list of samples: they may be those of several parts."""
     if isinstance(data, Sequence) and data and isinstance(data[0], Mapping):
         return set(data[0])
-    if path is None or path.suffix.lower() != ".npz":
+    return _stored_names(path) - set(LABEL_KEYS) if path is not None else set()
+
+
+def _stored_names(path: Path) -> set[str]:
+    if path.suffix.lower() != ".npz":
         return set()
     try:
         with np.load(path) as stored:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from octavo.errors import RecipeError, closest
+from octavo.tuning.requirements import Drop
 
 
 @dataclass(frozen=True)
@@ -22,21 +23,29 @@ class Floor:
     float's probabilities are those of the text, log-perplexity rises by that much. ``cosine`` is the mean
     over vectors, ``sqnr_db`` the fidelity of the worst output. ``answer_kl`` is ``kl`` for a text that is
     read off an encoder, such as a transcript: its words are given, where in free text many could follow.
+
+    ``lost`` is what the task may lose where samples have labels: right words of a transcript, right classes.
+    ``changed`` is the share of words that may be unlike those that float hears, where there are no labels:
+    half of the words that change were wrong before. ``always`` so many may be lost, as of few words or
+    samples one says little.
     """
 
     kl: float
     cosine: float
     sqnr_db: float
+    lost: Drop
+    changed: float
+    always: int = 1
     answer_kl: float = 0.008  # on 16 clips, more than that cost Whisper base 3 points of word error rate
 
 
 # A perplexity 1 %, 5 %, 50 % and 100 % above float's, if the text were drawn from float's probabilities
 # (e**kl); directions within 3, 11, 18 and 26 degrees; noise of 1 %, 18 %, 32 % and 40 % of the signal. These
 # are judgements of what can still be used, not limits measured on models: --max-kl and the like replace them.
-NEARLY_EXACT = Floor(0.01, 0.999, 40.0)
-EIGHT_BITS = Floor(0.05, 0.98, 15.0)
-FOUR_BITS = Floor(0.4, 0.95, 10.0)
-TWO_BITS = Floor(0.7, 0.9, 8.0)
+NEARLY_EXACT = Floor(0.01, 0.999, 40.0, Drop(0.005), 0.02)
+EIGHT_BITS = Floor(0.05, 0.98, 15.0, Drop(0.01), 0.04)
+FOUR_BITS = Floor(0.4, 0.95, 10.0, Drop(0.02), 0.06)
+TWO_BITS = Floor(0.7, 0.9, 8.0, Drop(0.03), 0.08)
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,12 @@ def encode(tokenizer: Any, texts: Sequence[str], path: Path, *, special: bool = 
         return list(tokenizer.encode_batch(list(texts), add_special_tokens=special))
 
 
+def decode(tokenizer: Any, ids: Sequence[int], path: Path) -> str:
+    """Return the text that tokens stand for, without special ones."""
+    with _library_errors(f"The tokenizer {path} fails on tokens", "Give another tokenizer.json."):
+        return str(tokenizer.decode(list(ids)))
+
+
 def lines(texts: Path | tuple[str, ...], column: str | None) -> Iterator[tuple[str, str]]:
     """Give the place of each text, and the text; blank ones are left out."""
     for place, one in rows(texts, column):
