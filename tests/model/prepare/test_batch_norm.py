@@ -250,3 +250,94 @@ def test_constant_product_and_sum_after_a_convolution_are_part_of_it(shape):
     assert [node.op_type for node in prepared.graph] == ["Conv"]
     expected = Session.open(io.load(source)).run({"x": x})["y"]
     np.testing.assert_allclose(Session.open(prepared).run({"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
+
+
+def numbers_before(
+    kinds: list[str], number: Any = np.float32(0.7), reads_left: bool = False, **attributes: Any
+) -> onnx.ModelProto:
+    """A Sigmoid, nodes that compute with constant numbers, and a convolution."""
+    nodes, last = [node("Sigmoid", ["x"], ["h"])], "h"
+    constants: dict[str, np.ndarray] = {}
+    for i, kind in enumerate(kinds):
+        constants[f"c{i}"] = np.asarray(number * (i + 1), np.float32)
+        nodes.append(node(kind, [f"c{i}", last] if reads_left else [last, f"c{i}"], [f"h{i}"]))
+        last = f"h{i}"
+    size = 1 if attributes.pop("pointwise", False) else 3
+    nodes.append(node("Conv", [last, "w"], ["y"], **attributes))
+    constants["w"] = weight(6, 3, size, size)
+    return model(nodes, [tensor("x", [2, 3, 8, 8])], [tensor("y", None)], constants)
+
+
+def prepared_ops(proto: onnx.ModelProto) -> list[str]:
+    feeds = {"x": rng.standard_normal((2, 3, 8, 8)).astype(np.float32)}
+    return ops(before_and_after(proto, prepare, feeds))
+
+
+@pytest.mark.parametrize("number", [np.float32(0.7), np.float32([-0.7])])
+@pytest.mark.parametrize("kinds", [["Mul"], ["Add"], ["Mul", "Add"], ["Sub", "Div"], ["Add", "Mul", "Add"]])
+def test_numbers_before_an_unpadded_convolution_are_part_of_it(kinds: list[str], number: Any) -> None:
+    assert prepared_ops(numbers_before(kinds, number)) == ["Sigmoid", "Conv"]
+    assert prepared_ops(numbers_before(kinds, number, pointwise=True, auto_pad="VALID")) == [
+        "Sigmoid",
+        "Conv",
+    ]
+
+
+@pytest.mark.parametrize("padding", [{"pads": [1, 1, 1, 1]}, {"auto_pad": "SAME_UPPER"}])
+@pytest.mark.parametrize(
+    ("kinds", "left"),
+    [
+        (["Mul"], []),
+        (["Div", "Mul"], []),
+        (["Add"], ["Add"]),
+        (["Mul", "Add"], ["Add"]),
+        (["Div", "Sub"], ["Sub"]),
+        (["Add", "Mul"], ["Add"]),
+    ],
+)
+def test_what_is_added_before_a_padded_convolution_stays(
+    kinds: list[str], left: list[str], padding: dict[str, Any]
+) -> None:
+    assert prepared_ops(numbers_before(kinds, **padding)) == ["Sigmoid", *left, "Conv"]
+
+
+def test_numbers_on_the_left_are_read_too() -> None:
+    assert prepared_ops(numbers_before(["Mul", "Add"], reads_left=True)) == ["Sigmoid", "Conv"]
+    assert prepared_ops(numbers_before(["Sub"], reads_left=True)) == ["Sigmoid", "Sub", "Conv"]
+
+
+def test_what_is_no_single_number_stays_before_a_convolution() -> None:
+    vector = np.linspace(0.5, 1.5, 24).reshape(3, 8, 1)
+    assert prepared_ops(numbers_before(["Mul"], vector)) == ["Sigmoid", "Mul", "Conv"]
+
+
+def test_a_product_that_something_else_reads_stays_before_a_convolution() -> None:
+    proto = numbers_before(["Mul"])
+    proto.graph.output.append(tensor("h0", None))
+    assert prepared_ops(proto) == ["Sigmoid", "Mul", "Conv"]
+
+
+def test_a_weight_that_two_convolutions_read_is_not_copied_for_a_number_before_one() -> None:
+    proto = numbers_before(["Mul"])
+    proto.graph.node.append(node("Conv", ["h", "w"], ["z"]))
+    proto.graph.output.append(tensor("z", None))
+    assert prepared_ops(proto).count("Mul") == 1
+
+
+def test_a_number_that_ends_an_activation_function_stays_with_it() -> None:
+    nodes = [
+        node("Div", ["x", "root"], ["d"]),
+        node("Erf", ["d"], ["e"]),
+        node("Add", ["e", "one"], ["a"]),
+        node("Mul", ["x", "a"], ["m"]),
+        node("Mul", ["m", "half"], ["g"]),
+        node("Conv", ["g", "w"], ["y"]),
+    ]
+    constants = {"root": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)}
+    proto = model(
+        nodes,
+        [tensor("x", [2, 3, 8, 8])],
+        [tensor("y", None)],
+        {name: np.asarray(value) for name, value in constants.items()} | {"w": weight(6, 3, 1, 1)},
+    )
+    assert prepared_ops(proto)[-2:] == ["Mul", "Conv"]

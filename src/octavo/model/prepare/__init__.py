@@ -15,6 +15,7 @@ The passes, in order; each is one small file and does nothing on a model it has 
     symbolic       symbolic shape inference, where ranks are still unknown
     fusions        Gelu, LayerNormalization and HardSwish as one operator or one marked unit
     pooling        a mean over all spatial axes as GlobalAveragePool
+    numbers        what a convolution's input is multiplied with, and what is added, in the convolution
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class PrepareOptions:
     describe: bool = True  # a note on what kind of model it is, for whoever reads the report
 
 
+_INTO_CONVOLUTIONS = "{n} constant additions and products folded into a convolution"
 _ADDITIVE = frozenset({"normalize", "shapes", "symbolic shapes"})  # what leaves nothing unused behind
 
 
@@ -98,7 +100,7 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     if wanted.fold_batch_norm:
         folded, biases = batch_norm.fold(model)
         log.put("batch norm", folded, "{n} batch normalizations folded into the layer before")
-        log.put("bias", biases, "{n} constant additions and products folded into a convolution")
+        log.put("bias", biases, _INTO_CONVOLUTIONS)
     if wanted.symbolic_shapes or (
         wanted.symbolic_shapes is None and shapes.lacks_ranks(model) and shapes.sympy_is_installed()
     ):
@@ -108,6 +110,8 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
         for name, count in fusions.fuse(model).items():
             log.put("fusions", count, f"{{n}} × {name}")
         log.put("pooling", rewrites.pool_means(model), "{n} spatial means written as GlobalAveragePool")
+    if wanted.fold_batch_norm:
+        log.put("bias", batch_norm.fold_numbers_before(model), _INTO_CONVOLUTIONS)
     if any(change.pass_name not in _ADDITIVE for change in log.changes):
         remove_unused(model)
     return PrepareReport(log.changes, tuple(dict.fromkeys(log.notes)))

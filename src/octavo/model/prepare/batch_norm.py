@@ -2,7 +2,8 @@
 
 With ``s = γ / √(σ² + ε)``, ``BN(W∗x + b) = (s·W)∗x + s·(b − μ) + β``: the weight is scaled per output channel
 and the bias shifted, in double precision. A constant ``Add`` or ``Mul`` per channel
-after a convolution goes the same way.
+after a convolution goes the same way, and so does a single number before it: ``W∗(s·x + t) + b`` is
+``(s·W)∗x + b + t·ΣW``, where nothing is padded; else ``t/s`` is still added, and the product is saved.
 Folded only where the layer's output has no other reader, so that nothing else sees the change.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from octavo.model.graph import query
+from octavo.model.graph import meta, query
 from octavo.model.graph.edit import Editor, set_constant
 from octavo.model.graph.operators import CONVOLUTIONS
 from octavo.model.graph.scopes import detach
@@ -44,6 +45,15 @@ def fold(model: ir.Model) -> tuple[int, int]:
             if node.op_type == "BatchNormalization":
                 folded += _fold_norm(edit, node)
     return folded, biases
+
+
+def fold_numbers_before(model: ir.Model) -> int:
+    """Fold numbers by which inputs of convolutions are multiplied or shifted; returns how many nodes went.
+
+    After the fusions, as a number may belong to an activation function that the runtime has one operator for.
+    """
+    edit = Editor(model)
+    return sum(_fold_numbers(edit, node) for node in list(query.nodes(model)) if query.is_op(node, "Conv"))
 
 
 def _doubles(value: ir.Value | None) -> Doubles | None:
@@ -162,7 +172,7 @@ def _rewrite(edit: Editor, like: ir.Value | None, *changes: tuple[ir.Node, int, 
     if dtype is None:
         return False
     with np.errstate(over="ignore"):
-        arrays = [content.astype(dtype.numpy()) for _, _, content in changes]
+        arrays = [np.asarray(content, dtype.numpy()) for _, _, content in changes]
     if not all(np.isfinite(array.astype(np.float64)).all() for array in arrays):
         return False
     for (node, index, _), array in zip(changes, arrays, strict=True):
@@ -220,6 +230,87 @@ def _by_channel(layer: ir.Node, other: ir.Value | None) -> Doubles | None:
     if any(size != 1 for axis, size in enumerate(shape) if axis != 1) or shape[1] not in (1, channels):
         return None
     return np.broadcast_to(operand.reshape(-1), (channels,))
+
+
+@dataclass(frozen=True)
+class _NumberNode:
+    """A node that computes ``scale · source + shift`` with a single number, which is one of its inputs."""
+
+    node: ir.Node
+    source: ir.Value
+    number: int  # the index of the input that is the number
+    scale: float = 1.0
+    shift: float = 0.0
+
+
+def _fold_numbers(edit: Editor, layer: ir.Node) -> int:
+    """Fold what the input of a convolution is multiplied with and what is added; how many nodes went."""
+    count = 0
+    while (found := _number_before(layer.inputs[0], layer)) is not None:
+        held = layer.inputs[1]
+        weight = _doubles(held) if held is not None and len(held.uses()) == 1 else None
+        bias = _bias(layer, len(weight)) if weight is not None and weight.ndim > 2 else None
+        if weight is None or bias is None:
+            break
+        if found.shift and not _is_unpadded(layer):
+            count += _past_addition(edit, layer, weight, found)
+            break
+        changes = [(layer, 1, weight * found.scale)]
+        if found.shift:
+            changes.append((layer, 2, bias + found.shift * weight.reshape(len(weight), -1).sum(axis=1)))
+        if not _rewrite(edit, held, *changes):
+            break
+        layer.replace_input_with(0, found.source)
+        edit.remove([found.node])
+        count += 1
+    return count
+
+
+def _past_addition(edit: Editor, layer: ir.Node, weight: Doubles, added: _NumberNode) -> int:
+    """Let a convolution multiply instead of what stands before an addition; the border stays zero."""
+    product = _number_before(added.source, added.node)
+    if product is None or product.shift or not product.scale:
+        return 0
+    old = _doubles(added.node.inputs[added.number])
+    if old is None:
+        return 0
+    change = (added.node, added.number, old / product.scale)
+    if not _rewrite(edit, layer.inputs[1], (layer, 1, weight * product.scale), change):
+        return 0
+    added.node.replace_input_with(1 - added.number, product.source)
+    edit.remove([product.node])
+    return 1
+
+
+def _number_before(value: ir.Value | None, reader: ir.Node) -> _NumberNode | None:
+    """Return the node that computes a value with one constant number, where only ``reader`` reads it."""
+    node = value.producer() if value is not None else None
+    if value is None or node is None or node.domain or node.graph is not reader.graph:
+        return None
+    if node.op_type not in ("Add", "Sub", "Mul", "Div") or meta.unit(node) is not None:
+        return None
+    if query.only_reader(value) is not reader:
+        return None
+    ordered = node.op_type in ("Sub", "Div")
+    for index in (1,) if ordered else (1, 0):
+        source, other = node.inputs[1 - index], node.inputs[index]
+        number = query.scalar(other) if query.is_float(other) else None
+        if source is None or number is None or not np.isfinite(number) or len(query.shape(other) or ()) > 1:
+            continue
+        match node.op_type:
+            case "Add" | "Sub":
+                return _NumberNode(node, source, index, shift=-number if ordered else number)
+            case "Mul":
+                return _NumberNode(node, source, index, scale=number)
+            case _ if number:
+                return _NumberNode(node, source, index, scale=1.0 / number)
+    return None
+
+
+def _is_unpadded(layer: ir.Node) -> bool:
+    """Whether a convolution reads nothing but its input."""
+    kind = query.attribute(layer, "auto_pad", "NOTSET")
+    return kind == "VALID" or (kind == "NOTSET" and not any(query.attribute(layer, "pads", ())))
 
 
 def _into_gemm(edit: Editor, layer: ir.Node, affine: Affine) -> bool:
