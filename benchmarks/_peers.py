@@ -10,8 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,8 @@ def some_feeds(payload: Figures) -> list[Feed]:
     evaluate = zoo_module(payload["zoo"], "evaluate")
     each = MODELS[payload["model"]].samples_per_feed
     skip, count = payload.get("skip", 0), payload["samples"]
-    every = chain(evaluate.calibration(payload["model"], limit=skip + count), _others(payload))
+    every = evaluate.calibration(payload["model"], limit=skip + count)
     return list(islice(every, skip // each, -(-(skip + count) // each)))
-
-
-def _others(payload: Figures) -> Iterator[Feed]:
-    """More images for sets of yolov8n: those that it is judged by, of which the labels are not used."""
-    if payload["model"] == "yolov8n":
-        inputs = zoo_module(payload["zoo"], "inputs")
-        (name,) = next(iter(inputs.calibration("yolov8n", limit=1)))
-        for path, _ in inputs.coco_images("val2017"):
-            yield {name: inputs.letterbox(path)[0]}
 
 
 def task_peer(payload: Figures) -> Figures:
