@@ -7,7 +7,9 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from builders import conv_net, model, node, tensor
 
@@ -164,3 +166,21 @@ def test_a_model_in_memory_is_evaluated(float_model: Path) -> None:
     found = octavo.evaluate(result, FEEDS, "agreement", against=conv_net())
     assert found.model == "the model in memory"
     assert found["sqnr_db"] > 15
+
+
+def test_a_reference_in_bfloat16_is_computed_in_float32(tmp_path: Path) -> None:
+    weight = RNG.standard_normal((4, 3)).astype(ml_dtypes.bfloat16)
+    nodes = [
+        node("Cast", ["x"], ["narrow"], "narrow", to=onnx.TensorProto.BFLOAT16),
+        node("MatMul", ["narrow", "w"], ["product"], "product"),
+        node("Cast", ["product"], ["y"], "y", to=onnx.TensorProto.FLOAT),
+    ]
+    path = save(
+        model(nodes, [tensor("x", [1, 4])], [tensor("y", [1, 3])], {"w": weight}), tmp_path / "brain.onnx"
+    )
+    feeds = [{"x": np.float32([[1, 2, 3, 4]])}]
+    result = octavo.evaluate(path, feeds, "agreement", against=path)
+    assert any("computed in float32" in note for note in result.notes)
+    timed = octavo.bench(path, data=feeds, seconds=0.01, profile=False, memory=False)
+    assert any("computed in float32" in note for note in timed.notes)
+    assert timed.models[0].file_bytes == path.stat().st_size

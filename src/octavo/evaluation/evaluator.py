@@ -14,7 +14,7 @@ from octavo.core.progress import Progress
 from octavo.data.decoder import with_own_cache
 from octavo.errors import DataError, RecipeError
 from octavo.evaluation import metric_intervals
-from octavo.evaluation.model_paths import check_same_inputs, model_path, model_title
+from octavo.evaluation.model_paths import check_same_inputs, model_title, runnable_path
 from octavo.evaluation.scores import Difference, Evaluation, Score
 from octavo.evaluation.task import (
     Batch,
@@ -136,6 +136,7 @@ class _Measured:
     prepared: PreparedTask
     rows: list[list[Any]]
     seconds: float
+    notes: tuple[str, ...]
 
 
 def _measured(
@@ -149,14 +150,16 @@ def _measured(
 ) -> _Measured:
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        paths = [model_path(source, stack) for source in sources]
+        custom_ops = tuple(str(path) for path in run.custom_ops)
+        found = [runnable_path(source, stack, custom_ops) for source in sources]
+        paths = [path for path, _ in found]
         specs = [specs_of(io.load(path)) for path in paths]
         check_same_inputs(specs, sources)
         prepared = chosen.open(data, TaskContext(specs[0], paths[0], run.samples, run.batch))
-        custom_ops = tuple(str(path) for path in run.custom_ops)
         job = Inference(tuple(paths), prepared.processing, pair, custom_ops, reference)
         rows = _all_rows(job, prepared, run.engine, run.progress)
-    return _Measured(prepared, rows, time.monotonic() - began)
+    notes = tuple(note for _, note in found if note)
+    return _Measured(prepared, rows, time.monotonic() - began, notes)
 
 
 @dataclass(frozen=True)
@@ -236,7 +239,7 @@ def _evaluation(
         per_class=classes[0],
         against_per_class=classes[1] if both else (),
         settings={**_options(task), **prepared.settings},
-        notes=prepared.notes,
+        notes=(*prepared.notes, *found.notes),
         seconds=found.seconds,
     )
 

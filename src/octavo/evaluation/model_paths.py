@@ -8,11 +8,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from octavo.core import scratch
 from octavo.data.decoder import is_past
 from octavo.errors import ModelError
 from octavo.model.files import io
-from octavo.model.runtime.session import InputSpec
+from octavo.model.graph import query
+from octavo.model.prepare.widen import widen
+from octavo.model.runtime.session import InputSpec, Session
 
 
 def model_path(source: Any, stack: contextlib.ExitStack) -> Path:
@@ -27,6 +31,29 @@ def model_path(source: Any, stack: contextlib.ExitStack) -> Path:
         return path.absolute()
     folder = Path(stack.enter_context(scratch.folder()))
     return io.save(io.load(getattr(source, "model", source)), folder / "model.onnx")[0]
+
+
+def runnable_path(
+    source: Any, stack: contextlib.ExitStack, custom_ops: Sequence[str | Path] = ()
+) -> tuple[Path, str]:
+    """Return the path of a model, and a note where it is that of a copy computed in float32.
+
+    The runtime's CPU has few kernels for bfloat16, so models that are exported in it do not load.
+    """
+    path = model_path(source, stack)
+    model = io.load(path)
+    held = [value for graph in query.graphs(model) for value in graph.initializers.values()]
+    if all(value.dtype != ir.DataType.BFLOAT16 for value in (*model.graph.inputs, *held)):
+        return path, ""
+    try:
+        Session.open(path, custom_ops=custom_ops)
+    except ModelError:
+        if not widen(model):
+            raise
+        folder = Path(stack.enter_context(scratch.folder()))
+        note = f"{model_title(source)} is computed in float32: the runtime lacks kernels for bfloat16"
+        return io.save(model, folder / "model.onnx")[0], note
+    return path, ""
 
 
 def model_title(source: Any) -> str:

@@ -160,6 +160,20 @@ def test_samples_fit_their_signature() -> None:
     assert sample_inputs([spec("x", np.float32, "a", "b")], dims={"b": 3})["x"].shape == (1, 3)
 
 
+def test_a_cache_whose_axes_have_no_names_that_say_anything_is_empty() -> None:
+    made = sample_inputs(
+        [
+            spec("input_ids", np.int64, "s1", "s2"),
+            spec("attention_mask", np.int64, "s1", "s3"),
+            spec("past_key_values.0.key", np.float32, "s1", 4, "s4", 16),
+            spec("past_key_values.0.encoder.key", np.float32, "s1", 4, "s5", 16),
+        ]
+    )
+    assert made["attention_mask"].shape == made["input_ids"].shape
+    assert made["past_key_values.0.key"].shape == (1, 4, 0, 16)
+    assert made["past_key_values.0.encoder.key"].size
+
+
 def test_samples_are_repeatable() -> None:
     first = sample_inputs([spec("x", np.float32, 4)], seed=1)["x"]
     assert first.tolist() == sample_inputs([spec("x", np.float32, 4)], seed=1)["x"].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from octavo.core.arguments import check_arguments
 from octavo.core.progress import Progress, silent
 from octavo.data.decoder import with_own_cache
 from octavo.errors import ModelError, RecipeError
-from octavo.evaluation.model_paths import check_same_inputs, model_path, model_title
+from octavo.evaluation.model_paths import check_same_inputs, model_title, runnable_path
 from octavo.evaluation.task import F64
 from octavo.evaluation.timing.decoding import Decoding, decoding
 from octavo.evaluation.timing.footprint import file_bytes, footprint
@@ -58,7 +59,8 @@ def bench(
     with contextlib.ExitStack() as stack:
         others = list(other) if isinstance(other, list | tuple) else [] if other is None else [other]
         sources: list[Any] = [model, *others]
-        paths = [model_path(source, stack) for source in sources]
+        opened = [runnable_path(source, stack) for source in sources]
+        paths = [path for path, _ in opened]
         config = taking_turns(threads)
         sessions = [Session.open(path, threads=threads, config=config) for path in paths]
         specs = sessions[0].inputs
@@ -73,7 +75,7 @@ def bench(
             spoken = decoding(sessions, feeds, seconds, CLOCKS[clock])
         taken /= len(feeds)
         del calls, sessions
-        notes: list[str] = []
+        notes = [note for _, note in opened if note]
         found = tuple(
             _Details(own[number], inputs[number], threads, memory, profile, say, notes).measured(
                 number, source, path, taken[number], spoken[number] if spoken else None
@@ -131,7 +133,8 @@ class _Details:
         self, number: int, source: Any, path: Path, seconds: F64, spoken: Decoding | None
     ) -> Measured:
         """Return one model's times, and its memory and operators where they are requested."""
-        one = Measured(model_title(source), file_bytes(path), Latency.of(seconds), decoding=spoken)
+        given = Path(source) if isinstance(source, str | os.PathLike) else path
+        one = Measured(model_title(source), file_bytes(given), Latency.of(seconds), decoding=spoken)
         if self.memory:
             self.say("memory", number, None)
             one = self.with_memory(one, path)

@@ -107,6 +107,12 @@ def _is_state(spec: InputSpec) -> bool:
     return False
 
 
+def _is_cache(spec: InputSpec) -> bool:
+    """Whether a value holds keys or values of earlier tokens, and no encoder's states."""
+    name = spec.name.lower()
+    return "past" in name and "encoder" not in name and len(spec.shape) > 2
+
+
 def _guess(spec: InputSpec, symbol: str, axis: int, size: int | None) -> int:
     """Batch one, no past, small images, short sequences, and signals long enough for a window."""
     name = symbol.lower()
@@ -114,6 +120,8 @@ def _guess(spec: InputSpec, symbol: str, axis: int, size: int | None) -> int:
         return 0 if "len" in name or "seq" in name or (axis and "past" in name) else 1
     if axis == 0 or "batch" in name or _is_state(spec):
         return 1
+    if _is_cache(spec) and "encoder" not in name:
+        return 0
     if size is not None:
         return size
     if _is_image(spec):
