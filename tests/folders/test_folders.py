@@ -387,6 +387,35 @@ def test_weights_beside_a_model_are_named_as_transformers_js_expects(
     session(tmp_path / "out" / "onnx" / "model_q4.onnx")
 
 
+def test_links_that_lead_back_or_nowhere_are_seen_through(tmp_path: Path) -> None:
+    source = text_encoder(tmp_path / "source")
+    (source / "again").symlink_to(source)
+    (source / "inner").symlink_to(tmp_path / "nothing")
+    assert [part.name for part in read_folder(source).parts] == ["model"]
+    (source / "other.onnx").symlink_to(tmp_path / "nothing.onnx")
+    with pytest.raises(ModelError, match=r"other\.onnx: it is a link to a file that does not exist"):
+        read_folder(source)
+
+
+def test_parts_of_one_name_in_two_places_stay_apart(tmp_path: Path) -> None:
+    source = text_encoder(tmp_path / "source")
+    (source / "onnx").mkdir()
+    shutil.copy(source / "model.onnx", source / "onnx" / "model.onnx")
+    result = quantized(source, tmp_path / "out", texts(tmp_path / "t.txt"), variants="q8")
+    assert [trial.file.as_posix() for trial in result.written if trial.file is not None] == [
+        "model_quantized.onnx",
+        "onnx/model_quantized.onnx",
+    ]
+
+
+def test_the_table_has_a_column_for_the_task_only_where_it_was_measured(tmp_path: Path) -> None:
+    source, data = text_encoder(tmp_path / "source"), texts(tmp_path / "t.txt")
+    shown = str(quantized(source, tmp_path / "out", data, variants="q8"))
+    head, row = next(line for line in shown.splitlines() if "variant" in line), shown.splitlines()[3]
+    assert head.split() == ["variant", "size", "of", "float", "fidelity", "speed", "memory", "load"]
+    assert "cosine 0.9" in row
+
+
 def test_linked_files_are_read_as_those_of_the_hub_are(tmp_path: Path) -> None:
     blobs = text_encoder(tmp_path / "blobs")
     source = tmp_path / "snapshot"

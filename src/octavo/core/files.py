@@ -225,6 +225,8 @@ def _sync_folder(folder: Path) -> None:
 
 def similar_file(path: Path) -> str:
     """Return the end of a sentence about a missing file: what beside it has nearly the same name."""
+    if path.is_symlink():
+        return ": it is a link to a file that does not exist."
     try:
         beside = sorted(one.name for one in path.parent.iterdir())
     except (OSError, ValueError):

@@ -31,11 +31,13 @@ MIN_COMMON = 0.5  # of the smaller decoder: with less in common each stays in a 
 def folder_of(folder: ModelFolder, part: Part, *, keep: bool) -> Path:
     """Return the folder of a part's variants below the output.
 
-    A part keeps its place, unless it lies at the top of a folder of transformers: those go to ``onnx/``.
+    A part keeps its place, unless it lies at the top of a folder of transformers: those go to ``onnx/``, if
+    no part of the same name is there.
     """
-    own = Path(part.name).parent
+    own, place = Path(part.name).parent, Path("onnx")
     is_for_web = "model_type" in folder.config and not folder.is_for_genai
-    return Path("onnx") if own == Path() and is_for_web and not keep else own
+    is_free = all(one.name != (place / part.stem).as_posix() for one in folder.parts)
+    return place if own == Path() and is_for_web and is_free and not keep else own
 
 
 def copy_model(part: Part, target: Path) -> Path:

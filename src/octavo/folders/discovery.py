@@ -84,8 +84,7 @@ def read_folder(root: Path) -> ModelFolder:
     if not root.is_dir():
         raise ModelError(f"There is no folder {root}; give the folder that holds the model's ONNX files.")
     root = root.resolve()
-    found = [*sorted(root.glob("*.onnx")), *sorted(root.glob("*/*.onnx"))]
-    found = [path for path in found if not path.parent.name.startswith(".")]
+    found = [path for place in _folders(root) for path in sorted(place.glob("*.onnx"))]
     originals = [path for path in found if not _is_variant(path)]
     if not originals:
         raise ModelError(f"{root} holds no ONNX file, neither itself nor one level below; export it first.")
@@ -104,9 +103,19 @@ def read_folder(root: Path) -> ModelFolder:
 
 
 def _files(root: Path) -> list[Path]:
-    folders = [root, *(path for path in root.glob("*") if path.is_dir() and not path.is_symlink())]
+    folders = [folder for folder in _folders(root) if not folder.is_symlink()]
     found = [path for folder in folders for path in folder.glob("*") if path.is_file()]
-    return sorted(path for path in found if not any(p.startswith(".") for p in path.relative_to(root).parts))
+    return sorted(path for path in found if not path.name.startswith("."))
+
+
+def _folders(root: Path) -> list[Path]:
+    """The folder and those in it, each place once: links may lead back."""
+    inner = [path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    inner.sort(key=lambda path: path.is_symlink())
+    places: dict[Path, Path] = {}
+    for folder in (root, *inner):
+        places.setdefault(folder.resolve(), folder)
+    return sorted(places.values())
 
 
 def _belongs(path: Path) -> bool:

@@ -197,7 +197,10 @@ class _Run:
         for part in self.folder.parts:
             trials += self._of(part, len(trials), count)
         if not any(trial.holds for trial in trials):
-            why = "; ".join(f"{one.part.name} {one.variant.name}: {one.reason}" for one in trials)
+            reasons: dict[tuple[str, str], list[str]] = {}
+            for one in trials:
+                reasons.setdefault((one.part.name, one.reason), []).append(one.variant.name)
+            why = "; ".join(f"{part} {', '.join(names)}: {why}" for (part, why), names in reasons.items())
             raise OutputError(f"No variant of {self.folder.root} holds, so nothing was written: {why}")
         self._judge_together(trials)
         self._share_weights(trials)

@@ -9,7 +9,7 @@ from octavo.reporting.figures import speed_text
 from octavo.reporting.text import clean, columns, escaped, markdown_table, notes_markdown, size
 
 _HEAD = ("part", "variant", "size", "of float", "fidelity", "task", "speed", "memory", "load")
-_TASK = 4  # the column that is left out where nothing is measured
+_TASK = _HEAD.index("task")  # the column that is left out where nothing is measured
 
 
 def folder_table(data: Mapping[str, Any]) -> str:
