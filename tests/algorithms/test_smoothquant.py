@@ -284,3 +284,42 @@ def test_factors_behind_attention_go_into_the_layer_that_makes_its_values() -> N
     assert {c.layer: c.what for c in report.changed}["o"].endswith("folded into bias")
     assert difference(proto, smoothed, samples) < 1e-5
     assert op_types(smoothed) == op_types(proto)
+
+
+DIRECTIONS = np.linalg.qr(np.random.default_rng(11).standard_normal((32, 32)))[0]
+
+
+def rarely_firing(samples: int, seed: int) -> list[dict[str, np.ndarray]]:
+    """Words that each make one of 32 units fire; a sample has five."""
+    rng = np.random.default_rng(seed)
+    words = 3 * DIRECTIONS[rng.integers(0, 32, (samples, 5))]
+    return [{"x": (word[None] + rng.standard_normal((1, 5, 32)) * 0.05).astype(np.float32)} for word in words]
+
+
+def sparse_units() -> onnx.ModelProto:
+    """Units that fire for one direction and are near 0.2 otherwise, and two that are always large."""
+    rng = np.random.default_rng(11)
+    w1 = np.concatenate([DIRECTIONS.T, np.zeros((32, 2))], axis=1).astype(np.float32)
+    b1 = np.full(34, 0.2, np.float32)
+    b1[32:] = 30.0
+    w2 = (rng.standard_normal((34, 24)) * 0.2).astype(np.float32)
+    w2[32:] *= 0.05
+    return model(
+        [
+            node("MatMul", ["x", "w1"], ["m"], "first"),
+            node("Add", ["m", "b1"], ["a"], "bias"),
+            node("Relu", ["a"], ["h"], "relu"),
+            node("MatMul", ["h", "w2"], ["y"], "second"),
+        ],
+        [tensor("x", ["n", 5, 32])],
+        [tensor("y", ["n", 5, 24])],
+        {"w1": w1, "b1": b1, "w2": w2},
+    )
+
+
+@pytest.mark.parametrize("count", [8, 12, 24])
+def test_units_that_were_quiet_in_all_samples_do_not_leave_the_range_of_new_ones(count: int) -> None:
+    samples, fresh = rarely_firing(count, seed=1), rarely_firing(40, seed=2)
+    plain = error(sparse_units(), samples, fresh, octavo.W8A8)
+    smoothed = error(sparse_units(), samples, fresh, octavo.W8A8.but(steps=("smoothquant",)))
+    assert smoothed < 0.2 * plain

@@ -22,6 +22,7 @@ from octavo.targets import target
 from octavo.tuning import runner
 from octavo.tuning.candidates import groups, without_groups, without_layers
 from octavo.tuning.requirements import Drop, Requirements, TaskCheck
+from octavo.tuning.split import Split
 from tuning.nets import conv_and_linear, many_convs, samples
 
 LENIENT = Requirements(min_speed=0.0)
@@ -133,7 +134,8 @@ def test_trials_calibrate_with_as_many_samples_as_the_recipe_says_and_name_them(
     assert len({result.data_fingerprint for result in static if result.steps} - {None}) == 1
     clipped = next(trial for trial in tuned.trials if trial.name.endswith(", clipped"))
     assert clipped.result is not None
-    alone = octavo.quantize(conv_and_linear(), samples(100), recipe=clipped.candidate.recipe, threads=1)
+    given = Split.of(samples(100), io.load(conv_and_linear()), None).calibration
+    alone = octavo.quantize(conv_and_linear(), given, recipe=clipped.candidate.recipe, threads=1)
     assert io.to_bytes(alone.model) == io.to_bytes(clipped.result.model)
 
 
@@ -182,7 +184,8 @@ def test_after_the_time_no_further_trial_is_started() -> None:
 
 @pytest.mark.usefixtures("_untimed")
 def test_while_nothing_is_faithful_enough_more_layers_stay_float() -> None:
-    tuned = tune(samples(8), requirements=Requirements(min_speed=0.0, min_sqnr=200.0))
+    requirements = Requirements(min_speed=0.0, min_sqnr=200.0)
+    tuned = tuned_by(convs_and_product(), samples(8), threads=1, engine="serial", requirements=requirements)
     assert not tuned.met
     counts = [name for name in (trial.name for trial in tuned.trials) if "layer" in name and "float" in name]
     assert any("1 layer float" in name for name in counts)
@@ -198,8 +201,8 @@ def test_a_slow_trial_that_is_close_enough_does_not_end_the_search_for_a_faster_
         return [Ratio(2, 2, 2) if fast else Ratio(1, 1, 1) for fast in static]
 
     monkeypatch.setattr(runner, "speeds", fixed)
-    requirements = Requirements(min_sqnr=36)
-    tuned = tuned_by(convs_and_product(), samples(24), threads=1, engine="serial", requirements=requirements)
+    requirements = Requirements(min_sqnr=37)
+    tuned = tuned_by(convs_and_product(), samples(48), threads=1, engine="serial", requirements=requirements)
     dynamic = next(trial for trial in tuned.trials if trial.name == "dynamic")
     assert requirements.unfaithful(dynamic) is None
     assert tuned.met

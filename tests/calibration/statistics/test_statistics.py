@@ -319,6 +319,20 @@ def test_channels_are_those_of_the_values(axis: int) -> None:
     np.testing.assert_array_equal(state.absolute, np.abs(2 * x).max(axis=others))
 
 
+def test_channels_know_the_extremes_of_every_fourth_sample() -> None:
+    x = np.random.default_rng(0).standard_normal((9, 4, 5)).astype(np.float32)
+    state, later = ChannelState(1), ChannelState(1)
+    for index, sample in enumerate(x):
+        (state if index < 4 else later).update(sample, index)
+    whole = state.merge(later)
+    for share in range(4):
+        np.testing.assert_array_equal(whole.lows[share], x[share::4].min(axis=(0, 1)))
+        np.testing.assert_array_equal(whole.highs[share], x[share::4].max(axis=(0, 1)))
+    again = ChannelState.from_bytes(whole.to_bytes())
+    assert again.to_bytes() == whole.to_bytes()
+    np.testing.assert_array_equal(again.lows, whole.lows)
+
+
 def test_another_number_of_channels_is_an_error() -> None:
     state = ChannelState(1)
     state.update(np.ones((1, 2), np.float32))

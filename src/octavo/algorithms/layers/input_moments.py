@@ -100,14 +100,21 @@ def scaled_moments(layer: Layer, stats: Mapping[str, object], factors: F64) -> d
 
 def channel_extremes(value: ir.Value, stats: Mapping[str, object]) -> tuple[F64, F64] | None:
     """Return minimum and maximum of each channel of a tensor; None where it was not observed."""
-    found = []
-    for part in ("low", "high"):
-        state = stats.get(f"{PREFIX}{value.name}/{part}")
-        observed = state.parts.get(ChannelState.kind) if isinstance(state, CombinedState) else None
-        if not isinstance(observed, ChannelState) or not observed.low.size:
-            return None
-        found.append(observed.low if part == "low" else observed.high)
-    return (found[0], found[1]) if all(np.isfinite(f).all() for f in found) else None
+    shares = channel_shares(value, stats)
+    return None if shares is None else (shares[0].min(axis=0), shares[1].max(axis=0))
+
+
+def channel_shares(value: ir.Value, stats: Mapping[str, object]) -> tuple[F64, F64] | None:
+    """Return minima and maxima of the channels in each share of the samples that has any."""
+    states = [stats.get(f"{PREFIX}{value.name}/{part}") for part in ("low", "high")]
+    found = [state.parts.get(ChannelState.kind) for state in states if isinstance(state, CombinedState)]
+    low, high = found if len(found) == 2 else (None, None)
+    if not isinstance(low, ChannelState) or not isinstance(high, ChannelState) or not low.lows.size:
+        return None
+    there = np.isfinite(low.lows).all(axis=1) & np.isfinite(high.highs).all(axis=1)
+    if not there.any() or not all(np.isfinite(part).all() for part in (low.low, high.high)):
+        return None
+    return low.lows[there], high.highs[there]
 
 
 def probe_sum(stats: Mapping[str, object], name: str) -> F64 | None:

@@ -187,18 +187,33 @@ def _one_each(records: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 F64 = npt.NDArray[np.float64]
 
-_CHANNELS_HEADER = "<BiI"  # version, axis, channels
+FOLDS = 4  # shares of the samples that channels have extremes of
+_CHANNELS_HEADER = "<BiI"  # version, which is the number of shares; axis, channels
 
 
 class ChannelState:
-    """Minimum and maximum along all axes but one; infinite for channels without a value."""
+    """Minimum and maximum along all axes but one, of each share of the samples: every fourth is in one.
+
+    What the samples of one share reach beyond the others tells how far new samples may. ``low`` and ``high``
+    are those of all samples; they are infinite for channels without a value.
+    """
 
     kind: ClassVar[str] = "channels"
 
-    def __init__(self, axis: int, low: F64 | None = None, high: F64 | None = None) -> None:
+    def __init__(self, axis: int, lows: F64 | None = None, highs: F64 | None = None) -> None:
         self.axis = axis
-        self.low: F64 = low if low is not None else np.empty(0)
-        self.high: F64 = high if high is not None else np.empty(0)
+        self.lows = _by_share(lows, np.inf)
+        self.highs = _by_share(highs, -np.inf)
+
+    @property
+    def low(self) -> F64:
+        """Return the minimum of each channel."""
+        return np.asarray(self.lows.min(axis=0))
+
+    @property
+    def high(self) -> F64:
+        """Return the maximum of each channel."""
+        return np.asarray(self.highs.max(axis=0))
 
     @property
     def absolute(self) -> F64:
@@ -214,39 +229,59 @@ class ChannelState:
         low, high = _extremes(rows)
         if np.isnan(low).any() or np.isnan(high).any():
             raise DataError(f"There is NaN among the values of sample {index}.")
-        merged = self.merge(ChannelState(self.axis, low + 0.0, high + 0.0))
-        self.low, self.high = merged.low, merged.high
+        found = ChannelState(self.axis, low + 0.0, high + 0.0)
+        found.lows, found.highs = (np.roll(part, index % FOLDS, axis=0) for part in (found.lows, found.highs))
+        merged = self.merge(found)
+        self.lows, self.highs = merged.lows, merged.highs
 
     def merge(self, other: ChannelState) -> ChannelState:
         """Return the state of the samples of both; neither is changed."""
         if self.axis != other.axis:
             raise TableError(f"Channels along axis {self.axis} and axis {other.axis} can't be merged.")
-        if not self.low.size or not other.low.size:
-            some = self if self.low.size else other
-            return ChannelState(self.axis, some.low, some.high)
-        if self.low.size != other.low.size:
+        if not self.lows.size or not other.lows.size:
+            some = self if self.lows.size else other
+            return ChannelState(self.axis, some.lows, some.highs)
+        sizes = [state.lows.shape[1] for state in (self, other)]
+        if sizes[0] != sizes[1]:
             raise DataError(
-                f"The tensor has {self.low.size} channels along axis {self.axis} in one sample and "
-                f"{other.low.size} in another; observe an axis of fixed size."
+                f"The tensor has {sizes[0]} channels along axis {self.axis} in one sample and "
+                f"{sizes[1]} in another; observe an axis of fixed size."
             )
-        return ChannelState(self.axis, np.minimum(self.low, other.low), np.maximum(self.high, other.high))
+        lows, highs = np.minimum(self.lows, other.lows), np.maximum(self.highs, other.highs)
+        return ChannelState(self.axis, lows, highs)
 
     def to_bytes(self) -> bytes:
-        """Return version, axis, number of channels, minima, maxima."""
-        header = struct.pack(_CHANNELS_HEADER, _VERSION, self.axis, self.low.size)
-        return header + self.low.astype("<f8").tobytes() + self.high.astype("<f8").tobytes()
+        """Return version, axis, number of channels, minima, maxima.
+
+        They are those of the first share if it is the only one, as in earlier files.
+        """
+        alone = not np.isfinite(self.lows[1:]).any() and not np.isfinite(self.highs[1:]).any()
+        count = 1 if alone else FOLDS
+        header = struct.pack(_CHANNELS_HEADER, count, self.axis, self.lows.shape[1])
+        content = np.concatenate([self.lows[:count], self.highs[:count]])
+        return header + content.astype("<f8").tobytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ChannelState:
         """Return the state that :meth:`to_bytes` wrote."""
-        (axis, size), at = header_of(data, _CHANNELS_HEADER, _VERSION, "a tensor's channels")
-        if len(data) != at + 16 * size:
+        count = FOLDS if data[:1] == bytes([FOLDS]) else 1
+        (axis, size), at = header_of(data, _CHANNELS_HEADER, count, "a tensor's channels")
+        if len(data) != at + 16 * count * size:
             raise damaged("a tensor's channels", "wrong length")
-        low, high = np.frombuffer(data, "<f8", offset=at).astype(np.float64).reshape(2, size)
+        low, high = np.frombuffer(data, "<f8", offset=at).astype(np.float64).reshape(2, count, size)
         return cls(axis, low, high)
 
     def __repr__(self) -> str:
-        return f"ChannelState({self.low.size} channels along axis {self.axis})"
+        return f"ChannelState({self.lows.shape[1]} channels along axis {self.axis})"
+
+
+def _by_share(values: F64 | None, empty: float) -> F64:
+    """Return extremes by share; those of one share are the first one's."""
+    if values is None:
+        return np.empty((FOLDS, 0))
+    rows = np.atleast_2d(values)
+    rest = np.full((FOLDS - len(rows), rows.shape[1]), empty)
+    return np.concatenate([rows, rest])
 
 
 def _extremes(rows: npt.NDArray[Any]) -> tuple[F64, F64]:
