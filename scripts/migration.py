@@ -207,7 +207,11 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "MatMulNBits with 8 bits: QDQ and Gather too; k_quant obeys `is_symmetric`",
             "left float; zero points always",
         ),
-        ("MatMulNBits: `importance` and `awq` by `ObservedWeightOnlyQuantConfig`", "no such algorithms"),
+        (
+            "MatMulNBits: `importance`, `awq` and `gptq:weighted=yes:sequential=yes` by"
+            " `ObservedWeightOnlyQuantConfig`",
+            "no such algorithms",
+        ),
         ("Behind a weight with leading axes of one, MatMulNBits needs one Reshape", "thirteen nodes more"),
         ("Nodes after an int8 weight that is dequantized and transposed", "an endless loop"),
     ),

@@ -166,6 +166,10 @@ def _attention() -> None:
     flat = {"q": tokens, "k": tokens, "v": tokens}
     sample("MultiHeadAttention", flat, domain=MS, num_heads=4)
     sample("MultiHeadAttention:bias", flat, {"b": (48,)}, domain=MS, num_heads=4)
+    sample(
+        "MoE", {"x": (6, 16), "r": (6, 3)}, {"w": (3, 32, 16), "v": (3, 16, 32)},
+        reads=("x", "r", "w", "", "v"), domain=MS, k=2,
+    )  # fmt: skip
 
 
 def _lookups() -> None:

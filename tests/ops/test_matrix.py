@@ -100,6 +100,7 @@ def refusal(name: str, case: Case) -> str | None:
     integers = case.weights in ("int8", "uint8")
     for patterns, holds, reason in (
         ("Relu Clip", True, "producer of its input"),
+        ("microsoft.MoE", True, "activations in float"),
         ("LSTM* GRU* RNN*", not integers, "8-bit integers"),
         ("Gather:table microsoft.Embed*", not integers, "8-bit integers"),
         ("microsoft.Embed*", case.style is QDQ, "in the qdq style"),

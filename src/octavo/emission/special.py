@@ -6,11 +6,11 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.core.plan import Constant, Key
-from octavo.emission import block_qdq, names, split_activations
+from octavo.emission import block_qdq, experts, names, split_activations
 from octavo.emission.nbits import block_product
 from octavo.emission.writer import MS, Writer
 from octavo.errors import TableError
-from octavo.ops import GATHER_BLOCKS, MATMUL_NBITS, MATMUL_TO_FLOAT
+from octavo.ops import GATHER_BLOCKS, MATMUL_NBITS, MATMUL_TO_FLOAT, QMOE
 
 
 def write(writer: Writer, name: str) -> bool:
@@ -27,6 +27,9 @@ def write(writer: Writer, name: str) -> bool:
         return True
     if planned.lowering == MATMUL_NBITS.op_type:
         block_product(writer, node, _key(node, 1))
+        return True
+    if planned.lowering == QMOE.op_type:
+        experts.write(writer, node)
         return True
     if planned.lowering == node.op_type and _is_weight_alone(writer, node):
         block_qdq.write_dequantized(writer, node, _key(node, 1))

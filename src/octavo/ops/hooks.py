@@ -44,6 +44,15 @@ def matmul_sum(node: ir.Node) -> int | None:
     return 0 if rank(node.inputs[1]) == 2 else None
 
 
+def refuse_experts(node: ir.Node) -> str | None:
+    """QMoE has no third projection on the CPU, and takes SwiGLU with its two halves interleaved only."""
+    if query.operand(node, 6) is not None:
+        return "QMoE takes no third projection on the CPU"
+    if attribute(node, "activation_type", "relu") == "swiglu" and attribute(node, "swiglu_fusion", 0) != 1:
+        return "QMoE takes SwiGLU only with swiglu_fusion 1, the halves of its first projection interleaved"
+    return None
+
+
 def refuse_gemm(node: ir.Node) -> str | None:
     """Gemm's weight has to be a matrix and beta 1: integer kernels do not scale the bias."""
     if rank(node.inputs[1]) not in (2, None):

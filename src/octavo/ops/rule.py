@@ -103,6 +103,7 @@ class Kind(Enum):
     CLAMP = "clamp"  # Relu and Clip: may be fused into a quantized range
     LOOKUP = "lookup"  # rows of a table
     RECURRENT = "recurrent"  # weights only
+    EXPERTS = "experts"  # matrices that a router chooses among: weights only, in blocks
 
 
 @dataclass(frozen=True)

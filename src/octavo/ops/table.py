@@ -70,6 +70,7 @@ def ms(op: str, operands: str, **more: object) -> Lowering:
 # product in the QOperator style.
 MATMUL_NBITS = ms("MatMulNBits", "", float_output=True)
 GATHER_BLOCKS = ms("GatherBlockQuantized", "", float_output=True)
+QMOE = ms("QMoE", "", float_output=True)
 MATMUL_TO_FLOAT = ms("MatMulIntegerToFloat", "q0 q1 s0 s1 z0 z1", float_output=True)
 
 _PAIRS4 = ("u8u8", "u8s8", "s8s8", "s8u8")
@@ -119,6 +120,10 @@ _ROWS: Iterable[OpRule] = (
         Style, ms("DynamicQuantizeLSTM", "", pairs=(), one_zero_point=True))),
     recurrent("GRU"),
     recurrent("RNN"),
+    # ---- experts: input, router, then weight and bias of two or three projections
+    OpRule("MoE", Kind.EXPERTS, (Raw(), Raw(), *((Weight(axis=1, sums=2), Raw()) * 3)), (RawOut(),),
+           domain=MS, refuse=hooks.refuse_experts,
+           note="becomes QMoE, with weights of 2, 4 or 8 bits in blocks"),
     # ---- clamps
     OpRule("Relu", Kind.CLAMP, (Act(),)),
     OpRule("Clip", Kind.CLAMP, (Act(), Raw(), Raw())),

@@ -34,6 +34,7 @@ from octavo.core.scheme import Scheme
 from octavo.errors import DataError, RecipeError
 from octavo.model.graph import query
 from octavo.model.runtime.session import Session
+from octavo.ops import GATHER_BLOCKS, QMOE
 from octavo.pipeline.plan import Planned
 from octavo.planning.resolve import weight_array
 from octavo.planning.weights import weight_of
@@ -42,6 +43,7 @@ Array = npt.NDArray[Any]
 _POSITIONS = 256  # predictions that sensitivities are measured on
 _ROWS = 256  # of a weight, from all over, that its error is measured on
 _LARGEST_BLOCK = 256  # of the sizes that MatMulNBits takes
+_OTHERS = (GATHER_BLOCKS.op_type, QMOE.op_type)  # that keep the bits of the recipe
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class _Layer:
 
     def rows(self) -> Array:
         """Return the weight as rows of what one output is computed from."""
-        whole = weight_array(self.value)
-        return np.moveaxis(whole, self.axis, -1)
+        whole = np.moveaxis(weight_array(self.value), self.axis, -1)
+        return whole.reshape(-1, whole.shape[-1])
 
     @property
     def axis(self) -> int:
@@ -203,7 +205,12 @@ def _layers(planned: Planned, inputs: Mapping[Key, Array]) -> Iterator[_Layer]:
     size = scheme.granularity.size if isinstance(scheme.granularity, PerBlock) else 0
     for key, entry in planned.plan.entries.items():
         node = planned.plan.nodes.get(key.consumer or "")
-        if not isinstance(entry, Constant) or node is None or node.op_type == "Gather":
+        if (
+            not isinstance(entry, Constant)
+            or node is None
+            or node.lowering in _OTHERS
+            or node.op_type == "Gather"
+        ):
             continue
         grain = entry.scheme.granularity
         same = entry.scheme.qtype.bits == scheme.qtype.bits and isinstance(grain, PerBlock)

@@ -96,7 +96,8 @@ def _layers(model: ir.Model, plan: Plan) -> Iterator[tuple[Key, Layer, Inputs]]:
     nodes = {node.name: node for node in query.nodes(model)} if needs_inputs(plan) else {}
     for key, entry in plan.entries.items():
         wants, node = _wanted(entry), nodes.get(key.consumer)
-        weight = node.inputs[1] if node is not None and len(node.inputs) > 1 else None
+        read = node.inputs[1:] if node is not None else ()
+        weight = next((value for value in read if value is not None and value.name == key.tensor), None)
         if wants is Inputs.NONE or node is None or weight is None or query.static_shape(weight) is None:
             continue
         grain = entry.scheme.granularity if isinstance(entry, Constant) else None

@@ -33,6 +33,7 @@ KINDS = {
     Kind.CLAMP: "clips values, which a quantized range may do instead",
     Kind.LOOKUP: "looks rows up in a table",
     Kind.RECURRENT: "recurrent: only the weights are quantized",
+    Kind.EXPERTS: "experts that a router chooses among: only the weights are quantized, in blocks",
 }
 
 
@@ -46,7 +47,7 @@ def lowering_text(rule: OpRule, style: Style) -> str:
     lowering = rule.lowerings.get(style)
     if lowering is not None:
         return lowering.op_type
-    return "yes" if style is Style.QDQ else "–"
+    return "yes" if style is Style.QDQ and rule.kind is not Kind.EXPERTS else "–"
 
 
 def inputs_text(rule: OpRule) -> str:

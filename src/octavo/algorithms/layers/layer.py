@@ -75,7 +75,7 @@ class Layer:
     def inputs(self) -> int:
         """Return the number of input channels."""
         dims = query.static_shape(self.weight) or (0, 0)
-        return dims[1] * self.groups if self.is_conv else dims[0 if self.transposed else 1]
+        return dims[1] * self.groups if self.is_conv else dims[0 if self.transposed else -1]
 
     @property
     def products(self) -> int:

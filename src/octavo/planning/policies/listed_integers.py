@@ -50,6 +50,8 @@ class ListedIntegers(ListedPolicy):
                 return self._lookup(node, rule, lowering)
             case Kind.RECURRENT:
                 return self.recurrent(node, rule)
+            case Kind.EXPERTS:
+                return self.experts(node, rule)
             case Kind.DATA_MOVEMENT:
                 return self._move(node, lowering)
 

@@ -73,6 +73,8 @@ class Policy:
                 return self.elementwise(node, rule)
             case Kind.RECURRENT:
                 return self.recurrent(node, rule)
+            case Kind.EXPERTS:
+                return self.experts(node, rule)
             case Kind.LOOKUP:
                 return self.lookup(node, rule)
             case Kind.CLAMP:
@@ -103,6 +105,10 @@ class Policy:
     def recurrent(self, node: ir.Node, rule: OpRule) -> str | None:
         """Quantize the weights of a recurrent layer, or return why not."""
         return _NOT_REQUESTED
+
+    def experts(self, node: ir.Node, rule: OpRule) -> str | None:
+        """Quantize the weights of experts, or return why not."""
+        return "experts are quantized in blocks, by a recipe that leaves activations in float, such as W4"
 
     def finish(self) -> None:
         """Complete the entries after the walk."""

@@ -25,7 +25,18 @@ from octavo.core.recipe import LayerWeights, Placement, Recipe, Style
 from octavo.core.scheme import Scheme
 from octavo.errors import RecipeError
 from octavo.model.graph import query
-from octavo.ops import GATHER_BLOCKS, MATMUL_NBITS, Kind, Lowering, OpRule, Table, Weight, axis_of, rule_of
+from octavo.ops import (
+    GATHER_BLOCKS,
+    MATMUL_NBITS,
+    QMOE,
+    Kind,
+    Lowering,
+    OpRule,
+    Table,
+    Weight,
+    axis_of,
+    rule_of,
+)
 from octavo.ops.patterns import FOLLOW_LOGITS
 from octavo.planning import refusals, weights
 from octavo.planning.policies.policy import Policy
@@ -90,6 +101,37 @@ class WeightOnlyPolicy(Policy):
         self.state.place(value, Constant(scheme, self._algorithm(node, own, scheme)), node)
         self.state.take(node, lowering, accuracy_level=self.options.accuracy_level)
         return None
+
+    def experts(self, node: ir.Node, rule: OpRule) -> str | None:
+        """Quantize the matrices of experts, which lie along a first axis, as QMoE."""
+        own = self.own.get(node.name or "")
+        if own is not None and own.keep_float:
+            return _OWN
+        found = rule.reads(node, Weight)
+        scheme = self._scheme(None, own, 2)
+        reason = rule.refusal(node) or next(filter(None, (self._expert(one, scheme) for one in found)), None)
+        if reason is not None:
+            return reason
+        text = self._algorithm(node, own, scheme)
+        for index, value in enumerate(found):
+            is_seen = not index or algorithm(text).wants is Inputs.NONE  # what experts compute inside is not
+            self.state.place(value, Constant(scheme, text if is_seen else WITHOUT_DATA), node)
+        self.state.take(node, QMOE, accuracy_level=self.options.accuracy_level)
+        return None
+
+    def _expert(self, value: ir.Value, scheme: Scheme) -> str | None:
+        """Return why QMoE can't take a weight of experts, or None."""
+        dims, tensor = query.static_shape(value) or (), query.constant(value)
+        size = scheme.granularity.size if isinstance(scheme.granularity, PerBlock) else 0
+        if not self.target.accepts.contrib_ops:
+            return f"target {self.target.name} does not take QMoE"
+        if tensor is None or weight_of(value) != (value, None) or len(dims) != 3 or 0 in dims:
+            return _NOT_CONSTANT
+        if tensor.dtype not in _FLOATS:
+            return f"its weight is of type {tensor.dtype.name.lower()}; float32 and float16 are taken"
+        if size not in SIZES or dims[2] % size:
+            return f"QMoE takes whole blocks only, and {dims[2]} inputs are not blocks of {size}"
+        return self.state.avoided(value)
 
     def _per_channel(self, node: ir.Node, rule: OpRule) -> str | None:
         """Give a Conv and its like a scale for each channel, where everything is to be quantized."""
