@@ -17,6 +17,9 @@ from octavo.core.plan import HalfCompute, HalfStorage, Plan
 from octavo.errors import RecipeError
 from octavo.model.files.io import to_proto
 from octavo.model.runtime.session import Session
+from octavo.reporting.model_card import model_card
+from octavo.reporting.op_tables import datasheet
+from octavo.targets import target
 
 
 def linear(weight: Array, **more: Any) -> onnx.ModelProto:
@@ -294,3 +297,54 @@ def test_an_output_that_would_become_infinite_keeps_its_type_or_is_refused() -> 
     assert half(converted(source, data)).kept.keys() == {"up"}
     with pytest.raises(RecipeError, match="output y reached"):
         converted(source, data, io="fp16")
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "kind", "name"),
+    [
+        ("fp16", "ort-cpu", HalfStorage, "float16"),
+        ("bf16", "ort-cpu", HalfStorage, "bfloat16"),
+        ("auto", "ort-cpu", HalfStorage, "float16"),
+        ("fp16:compute", "ort-cpu", HalfCompute, "float16"),
+        ("auto", "tensorrt", HalfCompute, "float16"),
+        ("bf16:storage", "ort-cuda", HalfStorage, "bfloat16"),
+    ],
+)
+def test_recipes_take_the_words_of_the_command_line(
+    text: str, target: str, kind: type, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        f"base: W8\nop_types: []\nactivations: null\nstyle: qdq\nhalf: {text}\n"
+    )
+    recipe = octavo.Recipe.load(tmp_path / "recipe.yaml")
+    source = linear(normal(64, 64))
+    plain = {"base": "W8", "op_types": [], "activations": None, "style": "qdq", "half": text}
+    for given in (recipe, plain):
+        half = octavo.quantize(source, recipe=given, target=target).plan.half
+        assert isinstance(half, kind) and half.float_type.value == name
+    recipe.save(tmp_path / "again.yaml")
+    assert octavo.Recipe.load(tmp_path / "again.yaml") == recipe
+
+
+def test_a_recipe_with_another_float_type_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"half: .*'fp61'.*fp16"):
+        octavo.quantize(linear(normal(64, 64)), recipe={"base": "W8", "half": "fp61"})
+
+
+def test_datasheets_say_what_16_bit_floats_are() -> None:
+    sheets = {name: datasheet(target(name))["16-bit floats"] for name in ("ort-cpu", "ort-cuda")}
+    assert sheets == {
+        "ort-cpu": "weights are stored in them, and restored to float32 at load",
+        "ort-cuda": "computed in float16, bfloat16",
+    }
+
+
+def test_a_card_of_a_16_bit_model_does_not_speak_of_integers() -> None:
+    result = converted(linear(normal(64, 64)))
+    manifest = result.manifest()
+    card = model_card(result.to_dict(), manifest, model="m.onnx", output="h.onnx", command="octavo …")
+    assert "| 16-bit floats | 1 operator computed in float16 |" in card and "A 16-bit copy of" in card
+    assert "int8" not in card and "qdq" not in card
+    both = octavo.quantize(linear(normal(64, 64)), weights="int8", float_type="fp16")
+    card = model_card(both.to_dict(), both.manifest(), model="m.onnx", output="h.onnx", command="octavo …")
+    assert "| weights | int8 per channel |" in card and "| 16-bit floats |" in card

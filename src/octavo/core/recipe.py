@@ -223,7 +223,7 @@ _PLAIN_FIELDS: dict[str, Any] = {
 
 
 def _with_schemes(data: Any, base: Recipe | None) -> Any:
-    """Return plain data of a recipe with schemes in the place of names of types: ``weights: int8``."""
+    """Return plain data of a recipe with values in the place of short forms such as ``weights: int8``."""
     if not isinstance(data, Mapping):
         return data
     found, known = dict(data), (None, None) if base is None else (base.weights, base.activations)
@@ -234,6 +234,9 @@ def _with_schemes(data: Any, base: Recipe | None) -> Any:
         name = "activations"
         if isinstance(found.get(name), str) and found[name] != "dynamic":
             found[name] = codec.encode(activation_scheme(known[1], found[name]))
+        name = "half"
+        if isinstance(found.get(name), str):
+            found[name] = codec.encode(HalfPrecision.parse(found[name]))
     except RecipeError as error:
         raise RecipeError(f"{name}: {error}") from error
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from octavo.core.qtypes import QType
-from octavo.errors import RecipeError
+from octavo.errors import RecipeError, closest
 
 Pattern: TypeAlias = str | Callable[[Any], bool]
 
@@ -24,15 +24,37 @@ class FloatType(Enum):
 
 @dataclass(frozen=True)
 class HalfPrecision:
-    """16-bit floats where nothing is quantized. ``compute`` None follows the target.
+    """16-bit floats where nothing is quantized. ``float_type`` and ``compute`` None follow the target.
 
     A target whose kernels compute in the type gets a graph in it; for another one weights are stored in it
     and restored at load. ``io`` changes the types of the model's inputs and outputs too.
     """
 
-    float_type: FloatType
+    float_type: FloatType | None = None
     compute: bool | None = None
     io: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> HalfPrecision:
+        """Return what ``fp16``, ``bf16:storage`` or ``auto:compute`` means."""
+        name, _, way = text.partition(":")
+        if name not in _FLOAT_TYPES or way not in _WAYS:
+            raise RecipeError(
+                f"float type {text!r} is not known{closest(name, _FLOAT_TYPES) or '.'} Write fp16, bf16 or"
+                " auto, with :compute or :storage behind it to say which."
+            )
+        return cls(_FLOAT_TYPES[name], _WAYS[way])
+
+    def type_for(self, types: Sequence[str]) -> FloatType:
+        """Return the type, for a target that computes in these."""
+        return self.float_type or (FloatType(types[0]) if types else FloatType.FLOAT16)
+
+
+_FLOAT_TYPES: dict[str, FloatType | None] = {
+    "fp16": FloatType.FLOAT16, "float16": FloatType.FLOAT16, "half": FloatType.FLOAT16,
+    "bf16": FloatType.BFLOAT16, "bfloat16": FloatType.BFLOAT16, "auto": None,
+}  # fmt: skip
+_WAYS = {"": None, "compute": True, "storage": False}
 
 
 class Style(Enum):

@@ -26,18 +26,19 @@ def with_half(plan: Plan, model: ir.Model, recipe: Recipe, target: Target, data:
     half = recipe.half
     if half is None:
         return plan
-    name = half.float_type.value
+    kind = half.type_for(target.kernels.half_types)
+    name = kind.value
     computes = half.compute if half.compute is not None else name in target.kernels.half_types
     if computes:
         return with_half_compute(
-            plan, model, half.float_type, _ranges(model, data, run), exclude=recipe.exclude, io=half.io
+            plan, model, kind, _ranges(model, data, run), exclude=recipe.exclude, io=half.io
         )
     if half.io:
         raise RecipeError(
             f"{target.name} stores weights in {name} and computes in float32, so inputs and outputs stay"
             f" float32; leave --io out, or request computing with --float {name}:compute."
         )
-    return with_half_storage(plan, model, half.float_type)
+    return with_half_storage(plan, model, kind)
 
 
 def _ranges(model: ir.Model, data: Any, run: Run) -> dict[str, Range] | None:

@@ -292,12 +292,7 @@ class RecipeRequest:
         return tuple(text for text in recipe.steps if not (has_method and text.startswith("clip")))
 
 
-_FLOAT_TYPES = {
-    "fp16": FloatType.FLOAT16, "float16": FloatType.FLOAT16, "half": FloatType.FLOAT16,
-    "bf16": FloatType.BFLOAT16, "bfloat16": FloatType.BFLOAT16,
-}  # fmt: skip
 _SHORT_NAMES = {FloatType.FLOAT16: "fp16", FloatType.BFLOAT16: "bf16"}
-_HALF_WAYS = {"": None, "compute": True, "storage": False}
 IO_TYPES = ("keep", "half", *_SHORT_NAMES.values())  # of a model's inputs and outputs; half: as computed in
 
 
@@ -310,19 +305,13 @@ def half_precision(text: str | None, io: str | None, target: Target) -> HalfPrec
         if changes_io:
             raise RecipeError(f"io={io!r} needs a float type; add float_type='fp16' (--float fp16).")
         return None
-    name, _, way = text.partition(":")
-    if name == "auto":
-        name = target.kernels.half_types[0] if target.kernels.half_types else "fp16"
-    if name not in _FLOAT_TYPES or way not in _HALF_WAYS:
-        raise RecipeError(
-            f"float type {text!r} is not known{closest(name, [*_FLOAT_TYPES, 'auto']) or '.'} Write fp16,"
-            " bf16 or auto, with :compute or :storage behind it to say which."
-        )
-    if changes_io and io not in ("half", _SHORT_NAMES[_FLOAT_TYPES[name]]):
+    found = HalfPrecision.parse(text)
+    kind = found.type_for(target.kernels.half_types)
+    if changes_io and io not in ("half", _SHORT_NAMES[kind]):
         raise RecipeError(
             f"io={io!r} and float type {text!r} are not the same; write io='half' or leave it out."
         )
-    return HalfPrecision(_FLOAT_TYPES[name], _HALF_WAYS[way], changes_io)
+    return replace(found, float_type=kind, io=changes_io)
 
 
 def _of_bits(text: str | int, signed: bool) -> QType:

@@ -19,21 +19,19 @@ def model_card(
     ``command`` is what makes the model again.
     """
     quantized = ", ".join(f"{count} {op}" for op, count in result["quantized"].items()) or "nothing"
-    recipe = manifest.get("recipe") or {}
+    recipe, kind = manifest.get("recipe") or {}, "16-bit" if _only_half(result) else "quantized"
     rows = [
         ["made from", f"{Path(model).name}, fingerprint {_short(manifest['fingerprints']['model'])}"],
         ["quantized", quantized],
-        ["kept in float", many(len(result["skipped"]), "operator")],
-        ["weights", _scheme(recipe.get("weights"))],
-        ["activations", _scheme(recipe.get("activations"))],
-        ["format", str(recipe.get("style", "qdq"))],
+        *_half_rows(result),
+        *([] if _only_half(result) else _type_rows(result, recipe)),
         ["target", str(recipe.get("target", "ort-cpu"))],
         ["size of weights", f"{size(result['float_bytes'])} → {size(result['bytes'])}"],
         ["calibrated with", _calibration(manifest)],
     ]
     parts = [
         f"# {escaped(Path(output).name)}",
-        f"A quantized copy of `{escaped(Path(model).name)}`, made by Octavo {manifest['octavo']}.",
+        f"A {kind} copy of `{escaped(Path(model).name)}`, made by Octavo {manifest['octavo']}.",
         "## What it is",
         markdown_table(rows, ["", ""]),
         "## Figures",
@@ -46,6 +44,34 @@ def model_card(
     if notes:
         parts += ["## Notes", "\n".join(notes)]
     return "\n\n".join(parts) + "\n"
+
+
+def _half(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (result.get("plan") or {}).get("half") or {}
+
+
+def _only_half(result: Mapping[str, Any]) -> bool:
+    return bool(_half(result)) and not result["quantized"]
+
+
+def _half_rows(result: Mapping[str, Any]) -> list[list[str]]:
+    half = _half(result)
+    if not half:
+        return []
+    nodes, weights = half.get("nodes"), half.get("weights") or ()
+    done = f"{many(len(nodes), 'operator')} computed" if nodes else f"{many(len(weights), 'weight')} stored"
+    kept = half.get("kept") or ()
+    rest = f", {len(kept)} kept in float32" if kept else ""
+    return [["16-bit floats", f"{done} in {half['float_type']}{rest}"]]
+
+
+def _type_rows(result: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[list[str]]:
+    return [
+        ["kept in float", many(len(result["skipped"]), "operator")],
+        ["weights", _scheme(recipe.get("weights"))],
+        ["activations", _scheme(recipe.get("activations"))],
+        ["format", str(recipe.get("style", "qdq"))],
+    ]
 
 
 def _short(fingerprint: str | None) -> str:

@@ -224,6 +224,9 @@ def datasheet(target: Target) -> dict[str, str]:
         "between quantized ones": listed(target.placement.elementwise),
         "moved as integers": listed(target.placement.data_movement),
         "recurrent": listed(target.placement.recurrent),
+        "16-bit floats": f"computed in {', '.join(target.kernels.half_types)}"
+        if target.kernels.half_types
+        else "weights are stored in them, and restored to float32 at load",
         **_accepted(target),
     }
 
