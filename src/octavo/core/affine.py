@@ -33,6 +33,13 @@ F64 = npt.NDArray[np.float64]
 _finfo: Any = ml_dtypes.finfo  # unlike numpy's, it knows bfloat16
 
 
+@cache
+def _float_limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Return the smallest normal and the largest number of a float type."""
+    info = _finfo(dtype)
+    return float(info.tiny), float(info.max)
+
+
 def from_range(
     low: npt.ArrayLike,
     high: npt.ArrayLike,
@@ -105,9 +112,9 @@ def _cast(scale: F64, zero: F64, scheme: Scheme, dtype: npt.DTypeLike) -> QParam
             )
         scale, zero = scale.reshape(()), zero.reshape(())
     dtype = np.dtype(dtype)
-    info = _finfo(dtype)
-    dead = ~(scale >= float(info.tiny))
-    scale = np.where(dead, 1.0, np.minimum(scale, float(info.max)))
+    tiny, largest = _float_limits(dtype)
+    dead = ~(scale >= tiny)
+    scale = np.where(dead, 1.0, np.minimum(scale, largest))
     zero = np.where(dead, 0.0, zero)
     return QParams(
         scale=scale.astype(dtype),

@@ -209,7 +209,7 @@ def _keep_mode(target: Path, temporary: Path) -> None:
         mode = target.lstat().st_mode
     except FileNotFoundError:
         return
-    if not stat.S_ISLNK(mode):
+    if not stat.S_ISLNK(mode) and mode != temporary.stat().st_mode:
         temporary.chmod(mode & 0o7777)
 
 

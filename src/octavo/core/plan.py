@@ -104,10 +104,9 @@ class Plan(Shown):
 
     def lookup(self, tensor: str, consumer: str) -> Key | None:
         """Return the key under which this node sees this tensor, or None where it sees the float value."""
-        for key in (Key(tensor, consumer), Key(tensor)):
-            if key in self.entries:
-                return key
-        return None
+        edge, whole = (tensor, consumer), (tensor, None)  # equal to keys, and made faster
+        found = edge if edge in self.entries else whole if whole in self.entries else None
+        return Key(*found) if found is not None else None
 
     def edges(self) -> Iterator[tuple[Key, Entry]]:
         """Return the entries that concern one consumer only."""

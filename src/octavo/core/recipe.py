@@ -99,10 +99,11 @@ class Recipe(Brief):
         for name, scheme_of in (("weights", weight_scheme), ("activations", activation_scheme)):
             if isinstance(given[name], str):
                 read[name] = scheme_of(None, given[name])
-        read["overrides"] = tuple(
-            codec.decode(Override, one, "overrides") if isinstance(one, dict) else one
-            for one in given["overrides"]
-        )
+        if given["overrides"]:
+            read["overrides"] = tuple(
+                codec.decode(Override, one, "overrides") if isinstance(one, dict) else one
+                for one in given["overrides"]
+            )
         read["target"] = getattr(given["target"], "name", given["target"])  # of a datasheet
         for name, value in read.items():
             object.__setattr__(self, name, value)

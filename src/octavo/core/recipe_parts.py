@@ -164,7 +164,7 @@ _COMMA_LISTS = ("op_types", "steps", "float_outputs")  # names that have no comm
 def set_tuple(owner: Any, name: str, kind: Callable[[Any], Any] | None = None) -> None:
     """Make a field of a frozen value a tuple, of plain numbers: one item needs no brackets."""
     value = getattr(owner, name)
-    if value is None:
+    if value is None or (type(value) is tuple and kind is None):
         return
     if isinstance(value, np.ndarray):
         value = value.ravel().tolist()

@@ -11,6 +11,7 @@ from octavo.core.lazy import load_entry
 from octavo.core.plan import Plan
 from octavo.emission import compressed, half_precision
 from octavo.emission.output_format import OutputFormat
+from octavo.emission.writer import MS
 from octavo.errors import RecipeError, closest
 from octavo.model.graph import query
 from octavo.planning.resolve import Params
@@ -41,5 +42,5 @@ def emit(model: ir.Model, plan: Plan, params: Params) -> None:
     output_format(plan.writing.format or plan.style.value).emit(model, plan, params)
     compressed.write(model, plan, params)
     half_precision.write(model, plan)
-    if "com.microsoft" in {node.domain for node in query.nodes(model)}:
-        model.opset_imports.setdefault("com.microsoft", 1)
+    if MS not in model.opset_imports and any(node.domain == MS for node in query.nodes(model)):
+        model.opset_imports[MS] = 1

@@ -3,32 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from octavo.core.granularity import PerChannel, PerTensor
 from octavo.core.plan import GRAPH_OUTPUT
 from octavo.core.recipe import Override
 from octavo.errors import closest
+from octavo.model.graph import query
+from octavo.model.prepare.widen import float32_names
 from octavo.quantization._errors import OptionError
 from octavo.quantization._types import QuantType
 
 Raw = Mapping[str, list[dict[str, Any]]]
 
 
-@dataclass(frozen=True)
 class Names:
-    """The names in a model that options speak of."""
+    """The names in an opened model that options speak of, looked up where one does."""
 
-    nodes: frozenset[str] = frozenset()
-    readers: Mapping[str, Iterable[str]] = field(default_factory=dict)
-    sigmoids: tuple[str, ...] = ()  # what Sigmoid nodes make
-    stored: frozenset[str] = frozenset()  # initializers
-    outputs: frozenset[str] = frozenset()  # of the graph
-    inner: Mapping[str, str] = field(default_factory=dict)  # inputs and outputs → the same in float32
+    def __init__(self, model: ir.Model | None = None) -> None:
+        self._model = model
+        # Inputs and outputs, and the same tensors in float32.
+        self.inner: Mapping[str, str] = float32_names(model) if model is not None else {}
+
+    def _walk(self) -> Iterable[ir.Node]:
+        return query.nodes(self._model) if self._model is not None else ()
+
+    @cached_property
+    def nodes(self) -> frozenset[str]:
+        """Return the names of all nodes."""
+        return frozenset(node.name or "" for node in self._walk())
+
+    @cached_property
+    def readers(self) -> Mapping[str, set[str]]:
+        """Return the names of the nodes that read each tensor."""
+        found: dict[str, set[str]] = {}
+        for node in self._walk():
+            for value in node.inputs:
+                if value is not None:
+                    found.setdefault(value.name or "", set()).add(node.name or "")
+        return found
+
+    @cached_property
+    def sigmoids(self) -> tuple[str, ...]:
+        """Return what Sigmoid nodes make."""
+        return tuple(node.outputs[0].name or "" for node in self._walk() if node.op_type == "Sigmoid")
+
+    @cached_property
+    def stored(self) -> frozenset[str]:
+        """Return the names of the initializers."""
+        return frozenset(self._model.graph.initializers if self._model is not None else ())
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        """Return the names of the graph's outputs."""
+        found = self._model.graph.outputs if self._model is not None else ()
+        return frozenset(value.name or "" for value in found)
 
 
 def overrides(raw: Raw, names: Names) -> tuple[Override, ...]:
@@ -44,7 +79,7 @@ def overrides(raw: Raw, names: Names) -> tuple[Override, ...]:
         found.append(_stored(_whole(tensor, first)) if tensor in names.stored else _whole(tensor, first))
         convert = first.get("convert")
         if convert:
-            readers = set(names.readers.get(tensor, ()))
+            readers = names.readers.get(tensor, set())
             wanted = set(convert.get("recv_nodes") or readers)
             output = [GRAPH_OUTPUT] if tensor in names.outputs and readers <= wanted else []
             found.append(_whole(tensor, convert, (*sorted(wanted), *output)))

@@ -23,7 +23,7 @@ from octavo.model.graph import query
 from octavo.model.prepare.opset import oldest_with_bytes
 from octavo.model.prepare.rewrites import own_biases
 from octavo.model.prepare.shapes import assume_type
-from octavo.model.prepare.widen import float32_names, store_narrow
+from octavo.model.prepare.widen import store_narrow
 from octavo.ops import CLAMPS, MATRIX_FOR_EACH_GROUP
 from octavo.ops.hooks import clamp_bounds
 from octavo.quantization import _overrides, registry
@@ -75,23 +75,6 @@ def opened(source: Source, request: Request, output: str | Path | None = None) -
         model = io.load(source, lift_constants=True)
     pipeline.ready(model, _opset(request, model), pipeline.UNCHANGED)
     return model
-
-
-def names_of(model: ir.Model) -> _overrides.Names:
-    """Return the names that options may speak of."""
-    readers: dict[str, list[str]] = {}
-    sigmoids: list[str] = []
-    nodes: set[str] = set()
-    for node in query.nodes(model):
-        nodes.add(node.name or "")
-        if node.op_type == "Sigmoid":
-            sigmoids.append(node.outputs[0].name or "")
-        for value in node.inputs:
-            if value is not None:
-                readers.setdefault(value.name or "", []).append(node.name or "")
-    outputs = frozenset(value.name or "" for value in model.graph.outputs)
-    stored = frozenset(model.graph.initializers)
-    return _overrides.Names(frozenset(nodes), readers, tuple(sigmoids), stored, outputs, float32_names(model))
 
 
 def planned(model: ir.Model, settings: Settings) -> Job:

@@ -210,7 +210,7 @@ class BaseQuantizer:
             self._refused = [n.name for n in self.model.nodes() if not self.should_quantize_node(n)]
         with as_stock(), _work.uncollected():
             loaded = _work.opened(self.model.model, self._request(self.extra_options))
-            settings = self._settings_of(self.extra_options, _work.names_of(loaded))
+            settings = self._settings_of(self.extra_options, Names(loaded))
             job = _work.fitted(_work.planned(loaded, settings), self._ranges())
             result = io.to_proto(_work.written(job, self._known(job)))
         self.model = ONNXModel(result)

@@ -21,6 +21,7 @@ from octavo.quantization._configs import DynamicQuantConfig, QuantConfig, Static
 from octavo.quantization._errors import OptionError, QuantizationWarning, as_stock
 from octavo.quantization._models import get_opset_version
 from octavo.quantization._names import elsewhere
+from octavo.quantization._overrides import Names
 from octavo.quantization._types import (
     EIGHT_BITS,
     FOUR_BITS,
@@ -161,7 +162,7 @@ def quantize_static(
     with as_stock(), _work.uncollected():
         model = _work.opened(model_input, request, model_output)
         _work.check_overrides(model, extra_options, activation_type)
-        settings = translate.settings(request, _work.names_of(model), Calibration(calibrate_method))
+        settings = translate.settings(request, Names(model), Calibration(calibrate_method))
         job = _work.planned(model, settings)
         job, reader = _calibration.smoothed(job, calibration_data_reader, calibration_providers)
         job, ranges = _calibration.ranges_for(job, reader, calibration_providers, calibration_cache_path)
@@ -197,12 +198,13 @@ def quantize_dynamic(
         tuple(op_types_to_quantize or registry.dynamic_op_types()),
         tuple(nodes_to_quantize or ()),
         tuple(nodes_to_exclude or ()),
-        {"MatMulConstBOnly": True, **(extra_options or {})},
+        extra_options,
+        constant_weights_only=True,
     )
     with as_stock(), _work.uncollected():
         model = _work.opened(model_input, request, model_output)
         _work.check_overrides(model, extra_options, QuantType.QUInt8)
-        job = _work.planned(model, translate.settings(request, _work.names_of(model)))
+        job = _work.planned(model, translate.settings(request, Names(model)))
         _advise_dynamic(job)
         _work.save(_work.written(job, {}), model_output, use_external_data_format)
 

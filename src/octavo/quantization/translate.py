@@ -271,6 +271,7 @@ class Request:
     nodes_to_quantize: tuple[str, ...] = ()
     nodes_to_exclude: tuple[str, ...] = ()
     options: Mapping[str, Any] | None = None
+    constant_weights_only: bool = False  # of MatMul, unless the options say otherwise
 
     def __post_init__(self) -> None:
         if self.style is Style.INTEGER and "MatMul" in self.op_types:  # a Gemm is written as MatMul and Add
@@ -290,7 +291,9 @@ def settings(request: Request, names: Names = NO_NAMES, calibration: Calibration
         weights=_weights(request),
         activations=DynamicScheme(UINT8) if dynamic else Scheme(kind, symmetric=kind.is_float),
         style=request.style,
-        listing=Listing(symmetric_channels=request.style is Style.QDQ),
+        listing=Listing(
+            symmetric_channels=request.style is Style.QDQ, constant_weights_only=request.constant_weights_only
+        ),
         placement=Placement.LISTED,
         op_types=() if nothing else request.op_types,
         include=wanted,

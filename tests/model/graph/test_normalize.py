@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from octavo.errors import ModelError
 from octavo.model.files import io
-from octavo.model.graph import query
+from octavo.model.graph import meta, query
 from octavo.model.graph.normalize import normalize
 from octavo.model.runtime.session import Session
 from octavo.model.runtime.verification import verify
@@ -31,6 +31,7 @@ def normalized(proto: onnx.ModelProto) -> tuple[ir.Model, list[str]]:
 
 
 def _check_canonical(found: ir.Model) -> None:
+    assert meta.of(found).one_graph == (len(list(found.graphs())) == 1)
     assert not found.functions
     values = [v.name for g in found.graphs() for v in _defined(g)]
     assert len(values) == len(set(values))

@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from octavo.model.graph.tensors import element_type, of_message
+from octavo.model.graph.tensors import ArrayTensor, element_type, of_message
 
 _Scope = dict[str, ir.Value]
 _Infos = Mapping[str, onnx.ValueInfoProto]
@@ -97,7 +97,7 @@ class _Reader:
         """Return a node that makes these values."""
         if proto.device_configurations:
             raise _UnusualError
-        values = scopes[-1]
+        values, entries = scopes[-1], proto.metadata_props
         return ir.Node(
             proto.domain,
             proto.op_type,
@@ -107,7 +107,7 @@ class _Reader:
             outputs=outputs,
             name=proto.name,
             doc_string=proto.doc_string or None,
-            metadata_props=ir.serde.deserialize_metadata_props(proto.metadata_props),
+            metadata_props=ir.serde.deserialize_metadata_props(entries) if entries else None,
         )
 
     def attribute(self, proto: onnx.AttributeProto, scopes: list[_Scope]) -> ir.Attr:
@@ -128,8 +128,7 @@ def _initializer(proto: onnx.TensorProto, values: _Scope, infos: _Infos) -> ir.V
     if name in values:  # the default of an input
         values[name].const_value = tensor
         return values[name]
-    kind = ir.TensorType(element_type(tensor))
-    value = ir.Value(name=name, type=kind, shape=ir.Shape(proto.dims), const_value=tensor)
+    value = _stored(name, tensor, proto)
     if name in infos:
         _described(value, infos[name])
     values[name] = value
@@ -149,10 +148,13 @@ def _held(node: onnx.NodeProto) -> onnx.TensorProto | None:
 def _constant(name: str, proto: onnx.TensorProto, values: _Scope) -> ir.Value:
     if name in values:
         raise _UnusualError
-    tensor = _tensor(proto)
-    kind, shape = ir.TensorType(element_type(tensor)), ir.Shape(proto.dims)
-    value = values[name] = ir.Value(name=name, type=kind, shape=shape, const_value=tensor)
+    value = values[name] = _stored(name, _tensor(proto), proto)
     return value
+
+
+def _stored(name: str, tensor: ir.TensorProtocol, proto: onnx.TensorProto) -> ir.Value:
+    shape = tensor.shape if type(tensor) is ArrayTensor else ir.Shape(proto.dims)
+    return ir.Value(name=name, type=ir.TensorType(element_type(tensor)), shape=shape, const_value=tensor)
 
 
 def _declared(node: onnx.NodeProto, values: _Scope, infos: _Infos) -> list[ir.Value]:

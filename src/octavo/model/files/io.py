@@ -249,7 +249,8 @@ def read_files(source: object) -> Lazy:
 
 def weight_bytes(model: ir.Model) -> int:
     """Return the size of all weights, which are not read for it."""
-    return sum(map(tensor_bytes, query.tensors(model)))
+    values = (value for graph in query.graphs(model) for value in query.initializers(graph).values())
+    return sum([tensor_bytes(tensor) for value in values if (tensor := value.const_value) is not None])
 
 
 def held_bytes(model: ir.Model) -> int:

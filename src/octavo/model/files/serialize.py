@@ -38,6 +38,7 @@ _FIELDS = {  # of attributes that hold numbers
 }
 _LOWEST_IR = 7  # the lowest version that is written
 _FUNCTIONS_IR = 8  # the first version that knows model-local functions
+_FUNCTION_INFOS_IR = 10  # the first version that knows the types of their values
 
 
 def lowest_ir_version(model: ir.Model) -> int:
@@ -100,21 +101,10 @@ def part_of(model: ir.Model, name: str) -> onnx.ModelProto:
 
 def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
     """Return the model without its main graph's initializers, and without what no runtime reads."""
-    graph = model.graph
-    whole = ir.Model(
-        _bare(graph, graph.name or "graph"),  # type: ignore[arg-type]
-        ir_version=ir_version if ir_version is not None else lowest_ir_version(model),
-        producer_name=model.producer_name,
-        producer_version=model.producer_version,
-        domain=model.domain,
-        model_version=model.model_version,
-        doc_string=model.doc_string,
-        functions=list(model.functions.values()),
-        metadata_props=model.metadata_props,
-    )
+    version = ir_version if ir_version is not None else lowest_ir_version(model)
     try:
-        proto = ir.serde.serialize_model(whole)
-        for node in graph:
+        proto = _shell(model, version)
+        for node in model.graph:
             _add_node(proto.graph, node)
             for value in node.outputs:
                 # A type without a shape tells nothing, and such entries are a tenth of a small model.
@@ -123,6 +113,33 @@ def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
     except (ir.serde.SerdeError, TypeError, ValueError) as error:
         raise ModelError(f"{describe(model)} can't be serialized: {innermost(error)}") from error
     return proto
+
+
+def _shell(model: ir.Model, ir_version: int) -> onnx.ModelProto:
+    """Return the model without nodes and initializers."""
+    graph, proto = model.graph, onnx.ModelProto(ir_version=ir_version)
+    for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        if known := getattr(model, name):
+            setattr(proto, name, known)
+    for domain, version in model.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    _add_metadata(proto, model.metadata_props)
+    for function in model.functions.values():
+        inside = ir_version >= _FUNCTION_INFOS_IR
+        ir.serde.serialize_function_into(proto.functions.add(), function, create_value_info=inside)
+    proto.graph.name = graph.name or "graph"
+    if graph.doc_string:
+        proto.graph.doc_string = graph.doc_string
+    _add_metadata(proto.graph, graph.metadata_props)
+    for infos, values in ((proto.graph.input, graph.inputs), (proto.graph.output, graph.outputs)):
+        for value in values:
+            add_info(infos, value)
+    return proto
+
+
+def _add_metadata(proto: Any, entries: Mapping[str, str]) -> None:
+    for key in sorted(entries):
+        proto.metadata_props.add(key=key, value=entries[key])
 
 
 def _bare(graph: ir.Graph, name: str | None) -> ir.GraphView:
@@ -154,15 +171,16 @@ def _add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
     if node.name:
         proto.name = node.name
     for attribute in query.attributes(node).values():
-        field = _FIELDS.get(attribute.type)
-        if attribute.is_ref():
+        kind, value = attribute.type, attribute.value
+        field = _FIELDS.get(kind)
+        if value is None and attribute.is_ref():
             ir.serde.serialize_reference_attribute_into(proto.attribute.add(), attribute)
         elif attribute.doc_string:
             ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
         elif field is not None:
-            proto.attribute.add(name=attribute.name, type=attribute.type, **{field: attribute.value})
-        elif attribute.type == ir.AttributeType.GRAPH and not attribute.value.initializers:
-            _add_body(proto.attribute.add(name=attribute.name, type=attribute.type).g, attribute.value)
+            proto.attribute.add(name=attribute.name, type=kind, **{field: value})
+        elif kind == ir.AttributeType.GRAPH and not value.initializers:
+            _add_body(proto.attribute.add(name=attribute.name, type=kind).g, value)
         else:
             ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
 
@@ -228,8 +246,8 @@ def add_tensor(graph: onnx.GraphProto, name: str, tensor: ir.TensorProtocol) -> 
         proto.doc_string = tensor.doc_string
     if has_plain_bytes(tensor):
         proto.raw_data = tensor.tobytes()
-    elif isinstance(tensor, ir.StringTensor):
-        proto.string_data.extend(tensor.string_data())
+    elif dtype == ir.DataType.STRING:
+        proto.string_data.extend(tensor.string_data())  # type: ignore[attr-defined]
     elif dtype == ir.DataType.FLOAT:
         proto.float_data.extend(tensor.numpy().reshape(-1))
     elif dtype.is_integer() and dtype.bitwidth >= 8:

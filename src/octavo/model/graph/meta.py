@@ -29,6 +29,7 @@ class ModelAnnotations:
     path: Path | None = None  # the file that it was loaded from
     files: frozenset[Path] = frozenset()  # every file that its weights are read from
     op_types: Mapping[str, str] = field(default_factory=dict)  # of its nodes, by name, before preparation
+    one_graph: bool = False  # no node carries a graph, and none that is added later does
 
 
 def of(model: ir.Model) -> ModelAnnotations:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.errors import ModelError
-from octavo.model.graph import query
+from octavo.model.graph import meta, query
 from octavo.model.graph.edit import Names, return_instead
 from octavo.model.graph.inline import inline_functions
 from octavo.model.graph.scopes import check_scopes, remove_unused, sort
@@ -42,6 +42,7 @@ def normalize(model: ir.Model) -> list[str]:
     dead_nodes, dead_weights = remove_unused(model)
     _note(notes, dead_nodes, "unused node{s} removed")
     _note(notes, dead_weights, "unused initializer{s} removed")
+    meta.annotate(model, one_graph=len(graphs) == 1 or len(list(query.graphs(model))) == 1)
     return notes
 
 
@@ -213,5 +214,3 @@ def _types_of_initializers(graph: ir.Graph) -> None:
         dims = dims_of(tensor)
         if value.shape is None or value.shape.dims != dims:
             value.shape = ir.Shape(dims)
-        elif value.shape.frozen:
-            value.shape = value.shape.copy()

@@ -15,6 +15,7 @@ from octavo.model.graph.meta import describe
 from octavo.model.graph.tensors import byte_size
 
 _LARGEST_RESULT = 16 << 30  # bytes of one tensor; the largest activations of real models are a tenth of it
+_SMALL_ELEMENTS = _LARGEST_RESULT >> 5  # elements; fewer are below that in every type
 _MOST_AXES = 64  # numbers in a shape
 
 
@@ -27,7 +28,7 @@ def refuse_oversized(model: ir.Model) -> None:
         made = _made_shape(node)
         for value in node.outputs:
             dims = made or (query.static_shape(value) if value.shape is not None else None)
-            if not dims:
+            if not dims or math.prod(dims) < _SMALL_ELEMENTS:
                 continue
             kind = query.element_type(value) or ir.DataType.FLOAT
             if kind in (ir.DataType.STRING, ir.DataType.UNDEFINED):

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from octavo.errors import ModelError
 from octavo.model.graph import operators
-from octavo.model.graph.meta import describe
+from octavo.model.graph.meta import describe, of
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
 HALF_FLOATS = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -27,6 +27,9 @@ def has_random(model: ir.Model) -> bool:
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:
     """Yield all nodes of all scopes, depth first: a node, then those of its subgraphs, then the next node."""
+    if of(model).one_graph:
+        yield from model.graph
+        return
     stack = [iter(model.graph)]
     while stack:
         for node in stack[-1]:
@@ -41,7 +44,8 @@ def nodes(model: ir.Model) -> Iterator[ir.Node]:
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """Yield the main graph and all subgraphs, each before those inside it."""
     yield model.graph
-    yield from _inside(model.graph)
+    if not of(model).one_graph:
+        yield from _inside(model.graph)
 
 
 def _inside(graph: ir.Graph) -> Iterator[ir.Graph]:
@@ -199,25 +203,26 @@ def shape(value: ir.Value | None) -> tuple[int | None, ...] | None:
     """Return the dimensions of a tensor, None for each that is unknown; None without even a rank."""
     if value is None:
         return None
-    dims = value.shape
-    if dims is None:
+    known = value.shape
+    if known is None:
         if value.const_value is None:
             return None
         return tuple(int(dim) for dim in value.const_value.shape.numpy())
-    return tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in dims)
+    return tuple([dim if isinstance(dim, int) and dim >= 0 else None for dim in known.dims])
 
 
 def static_shape(value: ir.Value | None) -> tuple[int, ...] | None:
     """Return the dimensions of a tensor where all of them are known."""
     dims = shape(value)
-    known = tuple(dim for dim in dims or () if dim is not None)
-    return known if dims is not None and len(known) == len(dims) else None
+    return None if dims is None or None in dims else dims  # type: ignore[return-value]
 
 
 def rank(value: ir.Value | None) -> int | None:
     """Return the number of dimensions of a tensor, where it is known."""
-    dims = shape(value)
-    return len(dims) if dims is not None else None
+    known = value.shape if value is not None else None
+    if value is not None and known is None and value.const_value is not None:
+        known = value.const_value.shape  # type: ignore[assignment]
+    return len(known) if known is not None else None
 
 
 def attribute(node: ir.Node, name: str, default: Any = None) -> Any:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from octavo.errors import ModelError
-from octavo.model.graph import query
+from octavo.model.graph import meta, query
 from octavo.model.graph.dequantized import restore
 from octavo.model.graph.normalize import normalize
 from octavo.model.graph.scopes import remove_unused
@@ -164,4 +164,5 @@ def _optimize(model: ir.Model, log: _Log) -> None:
         del better.opset_imports[domain]
     normalize(better)
     model.graph = better.graph
+    meta.annotate(model, one_graph=meta.of(better).one_graph)
     log.put("runtime", 1, f"{before} nodes became {len(better.graph)} by ONNX Runtime's basic optimization")
