@@ -111,6 +111,7 @@ def test_divergence_and_perplexity_are_those_of_an_independent_computation() -> 
     following = sample["input_ids"][0, 1:]
     assert found.perplexity == pytest.approx(np.exp(-log_q[0, np.arange(23), following].mean()))
     assert found.float_perplexity == pytest.approx(np.exp(-log_p[0, np.arange(23), following].mean()))
+    assert found.judged == 24
 
 
 def test_padding_is_not_judged() -> None:
@@ -149,6 +150,8 @@ def test_int8_and_4_bits_are_tried_and_the_result_runs(tmp_path: Any) -> None:
     table = str(result.choice)
     assert "perplexity" in table
     assert "written tokens/s" in table
+    assert "tokens that calibration has not seen; give more text" in table
+    assert "equal classes" not in table
     session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
     assert session.run(["logits"], data[0])[0].shape == (1, 24, VOCABULARY)
 

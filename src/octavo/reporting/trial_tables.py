@@ -21,6 +21,7 @@ from octavo.reporting.text import clean, columns, many, markdown_table, size
 _LISTED_LAYERS = 8  # of those that lose most
 _LAYER_HEAD = ("layer", "op type", "SQNR dB")
 _FEW_SAMPLES = 32  # held back; with fewer, a share is told with its interval
+_FEW_TOKENS = 1000  # held back; with fewer, a mean over them is known to no better than some 7 %
 
 
 def best_trial(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -86,12 +87,16 @@ def trials_table(data: Mapping[str, Any]) -> str:
 
 
 def reliability(data: Mapping[str, Any]) -> list[str]:
-    """Return how many samples the choice rests on, and how little few of them say."""
+    """Return how many samples or tokens the choice rests on, and how little few of them say."""
     held = int(data["held_back"])
     if not held:
         return []
-    text = f"compared with float on {many(held, 'sample')} that calibration has not seen"
     best = best_trial(data)
+    tokens = int(((best or {}).get("predictions") or {}).get("judged") or 0)
+    if tokens:
+        text = f"compared with float on {many(tokens, 'token')} that calibration has not seen"
+        return [text + ("; give more text to know KL better" if tokens < _FEW_TOKENS else "")]
+    text = f"compared with float on {many(held, 'sample')} that calibration has not seen"
     same = number(best.get("agreement")) if best is not None else None
     if held < _FEW_SAMPLES and same is not None:
         width = 100 * wilson_half_width(same, sample_count(best or {}, held))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,15 +62,19 @@ class Predictions:
     kl: float
     perplexity: float
     float_perplexity: float
+    judged: int = 0  # tokens that these are means over
 
     @classmethod
     def of(cls, sums: TokenSums) -> Predictions:
         """Return the means; a model whose logits are not numbers predicts nothing."""
         followed = max(sums.followed, 1)
         found = cls(
-            sums.kl / max(sums.positions, 1), *map(_exp, (sums.nll / followed, sums.float_nll / followed))
+            sums.kl / max(sums.positions, 1),
+            _exp(sums.nll / followed),
+            _exp(sums.float_nll / followed),
+            sums.positions,
         )
-        return found if math.isfinite(found.kl) else cls(math.inf, math.inf, found.float_perplexity)
+        return found if math.isfinite(found.kl) else replace(found, kl=math.inf, perplexity=math.inf)
 
     @property
     def lost(self) -> float:
@@ -81,7 +85,7 @@ class Predictions:
 
     def to_dict(self) -> dict[str, float]:
         """Return plain data."""
-        return {"kl": self.kl, "perplexity": self.perplexity, "float_perplexity": self.float_perplexity}
+        return asdict(self)
 
 
 def _exp(value: float) -> float:
