@@ -19,7 +19,6 @@ import argparse
 import importlib
 import itertools
 import json
-import re
 import sys
 import tempfile
 import time
@@ -33,7 +32,9 @@ import onnxruntime as ort
 
 import octavo
 from octavo.data.audio.features import LogMel
-from octavo.folders.variants import chosen_variants
+from octavo.folders.beside import size_of
+from octavo.folders.tasks import words
+from octavo.folders.variants import VARIANTS, chosen_variants
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _web_peer import PEER, peer_rows
@@ -47,10 +48,6 @@ SAID = (  # in every second clip, over and over
 )
 PARTS = ("encoder_model", "decoder_model", "decoder_with_past_model")
 CALIBRATION = 9  # clips
-SUFFIXES = {
-    "fp32": "", "fp16": "_fp16", "q8": "_quantized", "int8": "_int8", "uint8": "_uint8", "q4": "_q4",
-    "q4f16": "_q4f16", "bnb4": "_bnb4",
-}  # fmt: skip
 
 
 def opened(path: Path) -> ort.InferenceSession:
@@ -81,11 +78,6 @@ def transcribed(parts: list[ort.InferenceSession], tokenizer: Path, sound: Any) 
         cache.update({name.replace("present", "past_key_values"): value for name, value in kept.items()})
         session, feed = later, {"input_ids": np.int64([[token]]), **cache}
     return str(Tokenizer.from_file(str(tokenizer)).decode(tokens)).strip()
-
-
-def words(text: str) -> list[str]:
-    """The words of a text, without case and punctuation."""
-    return re.findall(r"[\w'-]+", text.lower().replace("there is", "there's"))
 
 
 def word_errors(found: list[str], expected: list[str], *, anywhere: bool = False) -> int:
@@ -123,18 +115,19 @@ def whisper(source: Path, zoo: Path, work: Path, variants: str, count: int) -> N
     output = work / "whisper.out"
     print(octavo.quantize_folder(source, sounds, output=output, variants=variants, threads=1))
     texts: list[list[str]] = []
-    for name, suffix in SUFFIXES.items():
+    for name, suffix in ((one.name, one.suffix) for one in VARIANTS.values()):
         paths = [(output / "onnx" if suffix else source) / f"{part}{suffix}.onnx" for part in PARTS]
         if not all(path.exists() for path in paths):
             continue
         parts, started = [opened(path) for path in paths], time.process_time()
-        found = [words(transcribed(parts, source / "tokenizer.json", sound)) for sound in held_back[:count]]
+        texts_of = (transcribed(parts, source / "tokenizer.json", sound) for sound in held_back[:count])
+        found = [words(text.lower().replace("there is", "there's")) for text in texts_of]
         seconds = time.process_time() - started
         texts = texts or found
         total = sum(map(len, texts))
         unlike = sum(word_errors(other, one) for one, other in zip(texts, found, strict=True))
         wrong = sum(word_errors(one, 4 * SAID[i % 2].split(), anywhere=True) for i, one in enumerate(found))
-        size = sum(path.stat().st_size for path in paths)
+        size = sum(map(size_of, paths))
         print(
             f"{name}: {wrong} of {total} words wrong ({100 * wrong / max(total, 1):.1f} %), {unlike} unlike"
             f" float, {seconds:.1f} s, {size / 1e6:.0f} MB: {' '.join(found[0])[:70]}",

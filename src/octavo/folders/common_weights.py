@@ -29,7 +29,7 @@ _SIZES = ("K", "N")
 def with_integers_of(source: tuple[Path, Path], other: tuple[Path, Path]) -> ir.Model | None:
     """Return the quantized ``other`` with the integers of ``source`` for equal float weights.
 
-    Both are a float model and a quantized one. None where they have no such weight.
+    Both are a float model and a quantized one. None where nothing would change.
     """
     known: dict[bytes, ir.Node] = {}
     for digest, node in _products(*source):
@@ -39,6 +39,8 @@ def with_integers_of(source: tuple[Path, Path], other: tuple[Path, Path]) -> ir.
     for digest, node in _products(other[0], model):
         like = known.get(digest)
         if like is None or any(_number(node, name) != _number(like, name) for name in _SIZES):
+            continue
+        if _contents(node) == _contents(like):
             continue
         rest = list(node.inputs[_STOP:])
         values = [_copied(edit, value, copies) for value in like.inputs[_FIRST:_STOP]]
@@ -54,6 +56,13 @@ def with_integers_of(source: tuple[Path, Path], other: tuple[Path, Path]) -> ir.
         count += 1
     remove_unused(model)
     return model if count else None
+
+
+def _contents(node: ir.Node) -> list[object]:
+    """What a product is computed from, beside its input."""
+    tensors = [query.constant(value) for value in node.inputs[_FIRST:_STOP]]
+    numbers = [_number(node, name) for name in _NUMBERS]
+    return [None if one is None else tensor_digest(one) for one in tensors] + numbers
 
 
 def _copied(edit: Editor, value: ir.Value | None, copies: dict[int, ir.Value]) -> ir.Value | None:

@@ -34,6 +34,7 @@ from octavo.reporting.folder_tables import folder_card
 from octavo.result import versions
 from octavo.tuning.requirements import Drop
 
+_PAIR = (Role.DECODER, Role.DECODER_WITH_PAST)  # parts that have most weights in common
 NOT_SLOWER = 0.97  # of float's speed, which counts as no slower: shorter than timing can tell apart
 # What auto tries, the smallest first: calibrated integers pay in encoders, 4-bit weights where each token
 # reads all weights once.
@@ -202,6 +203,8 @@ class _Run:
                 reasons.setdefault((one.part.name, one.reason), []).append(one.variant.name)
             why = "; ".join(f"{part} {', '.join(names)}: {why}" for (part, why), names in reasons.items())
             raise OutputError(f"No variant of {self.folder.root} holds, so nothing was written: {why}")
+        for first, later in self._pairs(trials):
+            trials[trials.index(later)] = self._with_integers_of(first, later)
         self._judge_together(trials)
         self._share_weights(trials)
         return trials
@@ -230,24 +233,31 @@ class _Run:
 
     def _share_weights(self, trials: list[Trial]) -> None:
         """Store what a decoder and the one with its cache have in common once, variant by variant."""
-        roles, shared = (Role.DECODER, Role.DECODER_WITH_PAST), []
-        for variant in dict.fromkeys(trial.variant.name for trial in trials):
-            pair = [t for t in trials if t.holds and t.part.role in roles and t.variant.name == variant]
+        shared = []
+        for pair in self._pairs(trials):
             files = [trial.file for trial in pair if trial.file is not None]
-            if len({file.parent for file in files}) != 1 or len(files) != len(roles):
-                continue
-            place, pair[1] = trials.index(pair[1]), self._with_integers_of(*pair)
-            trials[place] = pair[1]
             if beside.share_weights(files):
-                shared.append(variant)
+                shared.append(pair[0].variant.name)
                 for trial, file in zip(pair, files, strict=True):
                     verify(file, run=False, threads=self.makers.threads)
                     trials[trials.index(trial)] = replace(trial, bytes=beside.size_of(file))
         if shared:
-            names = " and ".join(part.stem for part in self.folder.parts if part.role in roles)
+            names = " and ".join(part.stem for part in self.folder.parts if part.role in _PAIR)
             self.notes.append(
                 f"{names} have equal weights once, in the .onnx_data of the former: {', '.join(shared)}"
             )
+
+    @staticmethod
+    def _pairs(trials: Sequence[Trial]) -> list[tuple[Trial, Trial]]:
+        """The decoder and the one with its cache, in each variant that both have in the same folder."""
+        found = []
+        for variant in dict.fromkeys(trial.variant.name for trial in trials):
+            made = [t for t in trials if t.file is not None and t.holds and t.variant.name == variant]
+            pair = [[t for t in made if t.part.role is role] for role in _PAIR]
+            places = {t.file.parent for row in pair for t in row if t.file is not None}
+            if [len(row) for row in pair] == [1, 1] and len(places) == 1:
+                found.append((pair[0][0], pair[1][0]))
+        return found
 
     def _with_integers_of(self, first: Trial, later: Trial) -> Trial:
         """The decoder with a cache with the integers of the other one, where it holds with them."""
