@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from octavo import pipeline
 from octavo.core.arguments import check_arguments, check_type
 from octavo.core.effort import EFFORTS, best_path, effort_of
+from octavo.core.outputs import note_inputs, refuse_inputs
 from octavo.core.plan import Plan
 from octavo.core.recipe import Pattern, RecipeSource, Style
 from octavo.core.stats import Stats
@@ -23,7 +24,7 @@ from octavo.model.files.io import ModelSource
 from octavo.pipeline import Options, run_of
 from octavo.pipeline.request import Changes, RecipeRequest, style_of
 from octavo.pipeline.weight_inputs import reads_inputs
-from octavo.result import Result, refuse_read_files, written_files
+from octavo.result import Result, inputs_of, written_files
 from octavo.stages import load_stats
 from octavo.targets import Target
 from octavo.tuning.deadline import TIME_LIMIT, Limit
@@ -132,8 +133,7 @@ def quantize(
     """
     check_arguments(output=output, effort=effort, samples=samples)
     call = _Call.of(dict(more))
-    refuse_read_files(
-        written_files(output, may_miss=effort != "plain" or bool(call.requirements)),
+    inputs = inputs_of(
         model,
         data=data,
         recipe=recipe,
@@ -142,6 +142,22 @@ def quantize(
         task=call.requirements.get("task"),
         custom_ops=call.options.get("custom_ops"),
     )
+    may_miss = effort != "plain" or bool(call.requirements)
+    refuse_inputs(written_files(output, may_miss=may_miss), inputs)
+    return note_inputs(_quantize(model, data, output, target, recipe, effort, samples, call), inputs)
+
+
+def _quantize(
+    model: ModelSource,
+    data: Any,
+    output: str | Path | None,
+    target: str | Target | None,
+    recipe: RecipeSource | None,
+    effort: str | None,
+    samples: int | None,
+    call: _Call,
+) -> Result:
+    """Carry out a plan, or a recipe, or search; what the call reads and writes was checked."""
     if call.plan is not None:
         call.refuse_choices(recipe, effort)
         way = OneWay.of(model, data, call.requirements, samples)
@@ -264,14 +280,15 @@ def tune(
     check_arguments(output=output, effort=effort, samples=samples, seconds=seconds)
     call = _Call.of(dict(more))
     task = call.requirements.get("task")
-    refuse_read_files(written_files(output, may_miss=True), model, data=data, recipe=recipe, task=task)
+    inputs = inputs_of(model, data=data, recipe=recipe, task=task)
+    refuse_inputs(written_files(output, may_miss=True), inputs)
     if effort not in EFFORTS[1:]:
         raise RecipeError(f"tune takes effort 'standard' or 'search', not {effort!r}.")
     given = dict(call.requirements)
     limit: Limit | float | None = more.get("time_limit", TIME_LIMIT)
     given.pop("task", None)
     given.pop("time_limit", None)
-    return automatic.tune(
+    tuned = automatic.tune(
         model,
         data,
         RecipeRequest.of(recipe, target, call.changes),
@@ -282,6 +299,9 @@ def tune(
         time_limit=limit,
         seconds=seconds,
     )
+    if tuned.result is not None:
+        note_inputs(tuned.result, inputs)
+    return note_inputs(tuned, inputs)
 
 
 def convert_qat(
@@ -306,8 +326,10 @@ def convert_qat(
     """
     from octavo.pipeline import trained
 
-    refuse_read_files(written_files(output), model, data=data)
+    inputs = inputs_of(model, data=data)
+    refuse_inputs(written_files(output), inputs)
     changes: Changes = {"include": include, "exclude": exclude, "op_types": op_types}
     wanted, sheet = RecipeRequest.of(None, target, changes).resolve(static=True)
     run = run_of(options, output=output, samples=samples)
-    return trained.convert(model, data, style_of(style), wanted, sheet, run, exact=exact)
+    made = trained.convert(model, data, style_of(style), wanted, sheet, run, exact=exact)
+    return note_inputs(made, inputs)

@@ -21,7 +21,7 @@ from octavo.algorithms.steps import StepReport
 from octavo.core import codec, files
 from octavo.core.arguments import check_arguments
 from octavo.core.effort import best_path
-from octavo.core.outputs import refuse_inputs, refuse_special
+from octavo.core.outputs import refuse_sources, refuse_special
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
 from octavo.core.recipe import Recipe
@@ -83,6 +83,7 @@ class Result(Shown):
     ) -> list[Path]:
         """Write the model, and beside it a manifest on request; returns the files written."""
         check_arguments(path=path)
+        refuse_sources(self, written_files(path))
         written = io.save(self.model, path, external_data=external_data)
         if manifest:
             written.append(self.save_manifest(path))
@@ -90,11 +91,9 @@ class Result(Shown):
 
     def save_manifest(self, path: str | Path) -> Path:
         """Write ``<model>.manifest.json``: versions, recipe and fingerprints, to make the model again."""
-        target = Path(f"{path}.manifest.json").absolute()
-        text = json.dumps(self.manifest(), indent=2, default=str)
-        with files.replacing([target]) as (file,):
-            file.write(text.encode() + b"\n")
-        return target
+        target = f"{path}.manifest.json"
+        refuse_sources(self, {"the manifest": target})
+        return files.write_text(target, json.dumps(self.manifest(), indent=2, default=str) + "\n")
 
     def fingerprints(self) -> dict[str, str | None]:
         """Digests of the float model and of the calibration data; None where there is none to tell."""
@@ -193,10 +192,10 @@ def written_files(output: str | Path | None, *, may_miss: bool = False) -> dict[
     return found
 
 
-def refuse_read_files(outputs: Mapping[str, Any], model: io.ModelSource, **read: Any) -> None:
-    """Raise where an output is a file that the call reads; only data can be a folder."""
+def inputs_of(model: io.ModelSource, **read: Any) -> dict[str, Any]:
+    """Return what a call reads, by the names of its parameters; only data can be a folder."""
     files = {name: one for name, one in read.items() if name in ("data", "task") or _is_file(one)}
-    refuse_inputs(outputs, {"model": model, **files, "weights of the model": io.read_files(model)})
+    return {"model": model, **files, "weights of the model": io.read_files(model)}
 
 
 def _is_file(given: Any) -> bool:

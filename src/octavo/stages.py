@@ -12,6 +12,7 @@ import onnx_ir as ir
 from octavo import calibration, pipeline
 from octavo.calibration import saved
 from octavo.core.arguments import check_arguments, check_type
+from octavo.core.outputs import note_inputs, note_sources, refuse_inputs, refuse_sources
 from octavo.core.plan import Plan
 from octavo.core.recipe import RecipeSource
 from octavo.core.scheme import Method
@@ -27,7 +28,7 @@ from octavo.pipeline.request import Changes, RecipeRequest
 from octavo.planning import check_fits
 from octavo.reporting import inspection
 from octavo.reporting.inspection import Inspection
-from octavo.result import Result, refuse_read_files
+from octavo.result import Result, inputs_of
 from octavo.targets import Target
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def plan(
     subject = pipeline.prepared(model, pipeline.needed_opset(wanted), run)
     found = pipeline.planned(subject.model, wanted, sheet.at(threads)).plan
     found = pipeline.with_half(found, subject.model, wanted, sheet, None, run)
-    return replace(found, notes=(*subject.report.notes, *found.notes))
+    found = replace(found, notes=(*subject.report.notes, *found.notes))
+    return note_inputs(found, inputs_of(model, recipe=recipe))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,7 +116,8 @@ def calibrate(
     check_type("needs", needs, (Plan, Mapping), "a Plan, or methods by tensor")
     if checkpoint is None and output is not None:
         checkpoint = saved.checkpoint_of(output)
-    refuse_read_files({"output": output, "checkpoint": checkpoint}, model, data=data)
+    inputs = inputs_of(model, data=data)
+    refuse_inputs({"output": output, "checkpoint": checkpoint}, inputs)
     run = run_of(options, samples=samples)
     opset = needs.opset if isinstance(needs, Plan) else pipeline.LEAST_OPSET
     subject = pipeline.prepared(model, opset, run, fingerprint=True)
@@ -124,7 +127,7 @@ def calibrate(
     if output is not None:
         saved.save(stats, output)
     saved.Checkpoint(checkpoint).remove()
-    return stats
+    return note_inputs(stats, inputs)
 
 
 def load_stats(
@@ -143,6 +146,7 @@ def load_stats(
 
 def save_stats(stats: Stats, path: str | Path) -> Path:
     """Write statistics to a file, as a whole or not at all."""
+    refuse_sources(stats, {"path": path})
     return saved.save(stats, path)
 
 
@@ -158,10 +162,10 @@ def emit(
     run = run_of(options)
     subject = pipeline.prepared(model, plan.opset, run)
     check_fits(subject.model, plan)
-    if stats is None:
-        return pipeline.finish(subject, plan, None, run)
-    found = Calibrated(stats, calibration.ranges(stats, pipeline.schemes(plan)))
-    return pipeline.finish(subject, plan, found, run)
+    found = None
+    if stats is not None:
+        found = Calibrated(stats, calibration.ranges(stats, pipeline.schemes(plan)))
+    return note_sources(pipeline.finish(subject, plan, found, run), plan, stats)
 
 
 def inspect(model: ModelSource) -> Inspection:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+import qat_graphs
 
 import octavo
 from hostile.models import feeds, layer, written
 from octavo.cli.main import main
 from octavo.core.outputs import paths_within
 from octavo.errors import OutputError
-from octavo.quantization import quantize_dynamic
+from octavo.quantization import quantize_dynamic, quantize_static
 
 OUT = "out.onnx"  # a command's output is written here in the tables below, and replaced by an input
 DATA = ("--data", "calib.npz")
@@ -138,6 +140,96 @@ def test_no_output_of_another_verb_is_a_file_that_it_reads(
 
 def test_statistics_are_not_merged_over_their_parts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _refused("stats merge a.stats a.stats -o a.stats", capsys)
+
+
+def _saves() -> dict[str, tuple[Callable[[Path], object], tuple[str, ...]]]:
+    """What can be saved in Python, with the files that it was made from."""
+    recipe = ("model.onnx", "weights.bin", "recipe.yaml")
+    plan = octavo.plan("model.onnx", recipe="recipe.yaml")
+    stats = octavo.calibrate("model.onnx", plan, "calib.npz", threads=1)
+    plain = octavo.quantize("model.onnx", "folder", recipe="recipe.yaml", threads=1)
+    from_plan = octavo.quantize("model.onnx", "calib.npz", plan="plan.json", threads=1)
+    from_stats = octavo.quantize("model.onnx", stats="a.stats", threads=1)
+    blocks = octavo.quantize("model.onnx", "calib.npz", weights="int4", threads=1)
+    tuned = octavo.tune("model.onnx", "many/*.npz", effort="standard", time_limit=1, seconds=0.1, threads=1)
+    compared = octavo.compare("model.onnx", plain, "calib.npz", threads=1)
+    scored = octavo.evaluate("model.onnx", "calib.npz", "agreement", against="model.onnx", threads=1)
+    timed = octavo.bench("model.onnx", data="calib.npz", seconds=0.05, threads=1, profile=False, memory=False)
+    onnx.save(qat_graphs.torch_cnn(), "trained.onnx")
+    trained = octavo.convert_qat("trained.onnx", "held.npz")
+    assert tuned.result is not None
+    return {
+        "result": (plain.save, ("folder/a.npz", *recipe)),
+        "result of a plan": (from_plan.save, ("plan.json", "calib.npz")),
+        "result of statistics": (from_stats.save, ("a.stats",)),
+        "weights in blocks": (blocks.save, ("calib.npz",)),
+        "emitted": (octavo.emit("model.onnx", plan, stats).save, ("calib.npz", *recipe)),
+        "tuned": (tuned.result.save, ("many/b.npz",)),
+        "trained": (trained.save, ("held.npz", "trained.onnx")),
+        "plan": (plan.save, (*recipe, "calib.npz")),
+        "recipe": (octavo.W8A8.save, ("model.onnx", "calib.npz", "a.stats")),
+        "statistics": (lambda path: octavo.save_stats(stats, path), (*recipe[:2], "calib.npz")),
+        "page": (lambda path: octavo.report(plain, output=path), ("recipe.yaml", "folder/a.npz")),
+        "page of others": (
+            lambda path: octavo.report(compared, scored, timed, output=path),
+            ("calib.npz", "model.onnx"),
+        ),
+    }
+
+
+def test_what_was_made_from_a_file_is_never_saved_over_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the name, the link or the working folder; the manifest and the weights beside count too."""
+    for name, (save, sources) in _saves().items():
+        for source in sources:
+            for way, link in _ways(source):
+                stem = f"{way} {name} {source}".replace("/", " ")
+                link(Path(stem), Path(source))
+                for path in (Path(source), Path(stem)):
+                    with pytest.raises(OutputError):
+                        save(path)
+    made = octavo.quantize("model.onnx", "calib.npz", effort="plain", threads=1)
+    for beside in (".data", ".manifest.json"):
+        os.link("calib.npz", f"made{beside}")
+        with pytest.raises(OutputError, match="never overwritten"):
+            made.save("made", manifest=beside != ".data")
+        Path(f"made{beside}").unlink()
+    monkeypatch.chdir("many")
+    with pytest.raises(OutputError, match="never overwritten"):
+        made.save("../calib.npz")
+
+
+def test_a_text_never_replaces_what_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("quantize model.onnx --data calib.npz -o x.onnx --card image", "plan model.onnx -o image"):
+        Path("image").write_bytes(b"\x89PNG\r\n\x1a\n")
+        assert main(words.split()) == 2
+        assert "holds no text" in capsys.readouterr().err
+    for recipe in (octavo.W8A8, octavo.W8A16):  # a text may replace a text
+        recipe.save("own.yaml")
+    assert octavo.Recipe.load("own.yaml") == octavo.W8A16
+
+
+class _Reader:
+    """Samples in the drop-in's manner, of a file that it names."""
+
+    def __init__(self, path: str, model: str = "model.onnx") -> None:
+        self.path, self.model = path, model
+        self._left = iter(feeds(2))
+
+    def get_next(self) -> Any:
+        return next(self._left, None)
+
+
+def test_the_drop_in_writes_neither_over_data_nor_over_its_cache(folder: Path) -> None:
+    quantize_static("model.onnx", "made.onnx", _Reader("calib.npz"), calibration_cache_path="cache.json")  # type: ignore[arg-type]
+    for output, cache in (("calib.npz", None), ("new", "new"), ("cache.json", "cache.json")):
+        with pytest.raises(octavo.OctavoError, match="choose another output"):
+            quantize_static("model.onnx", output, _Reader("calib.npz"), calibration_cache_path=cache)
+    written(layer(), folder, "own.onnx")
+    quantize_static(
+        "own.onnx", "own.onnx", _Reader("calib.npz", "own.onnx")
+    )  # a model may take its own place
 
 
 SPECIAL: dict[str, Callable[[Path], object]] = {

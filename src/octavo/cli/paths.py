@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +44,18 @@ _INPUTS = (
     *_POSITIONAL, "data", "evaluate_data", "recipe", "plan", "stats", "table",
     "labels", "classes", "annotations", "tokenizer", "evaluate", "task", "preprocess",
 )  # fmt: skip
+_TEXTS = ("--report", "--card", "--manifest", "--propose")  # what writes a text
 _FUNCTIONS = ("evaluate", "task", "preprocess")  # a name, or FILE.py:FUNCTION
 
 
-def check_outputs(options: argparse.Namespace, outputs: Mapping[str, str | None]) -> None:
-    """Refuse outputs (by flag) that the command reads, that are one file twice, or that can't be written."""
+def check_outputs(
+    options: argparse.Namespace, outputs: Mapping[str, str | None], *, texts: bool = False
+) -> None:
+    """Refuse outputs (by flag) that the command reads, that are one file twice, or that can't be written.
+
+    ``texts`` says that all of them are texts, and not only those of :data:`_TEXTS`.
+    """
+    from octavo.core.files import refuse_binary
     from octavo.core.outputs import refuse_inputs, refuse_special
 
     seen: dict[Path, str] = {}
@@ -58,6 +64,8 @@ def check_outputs(options: argparse.Namespace, outputs: Mapping[str, str | None]
         for flag, name in outputs.items():
             if name is not None:
                 refuse_special(Path(name), flag)
+            if name is not None and (texts or flag in _TEXTS):
+                refuse_binary(Path(name), flag)
     except OutputError as error:
         raise RecipeError(str(error)) from error
     for flag, name in outputs.items():
@@ -100,7 +108,7 @@ def _inputs(options: argparse.Namespace) -> dict[str, Any]:
             continue
         named = value if isinstance(value, list | tuple) else [value]
         found[f"{name.upper()}"] = named
-        found[f"the weights of {name.upper()},"] = Lazy(partial(_weights, named))
+        found[f"the weights of {name.upper()},"] = Lazy(_weights, named)
     return found
 
 
@@ -128,14 +136,6 @@ def shown(path: str | Path) -> str:
     return str(whole.relative_to(here) if whole.is_relative_to(here) else whole)
 
 
-def write_text(path: str, text: str) -> None:
-    """Write a small file as a whole: beside, then renamed."""
-    from octavo.core.files import replacing
-
-    with replacing([Path(path)]) as (handle,):
-        handle.write(text.encode("utf-8"))
-
-
 # ---- ``--report FILE``: a result in the form that the suffix names, the same for every verb
 
 
@@ -148,6 +148,8 @@ def write_report(
     text: Callable[[], str],
 ) -> None:
     """Write a report as a page, as JSON, as Markdown or as text; only the requested form is made."""
+    from octavo.core.files import write_text
+
     match Path(path).suffix.lower():
         case ".html":
             content = page()

@@ -39,7 +39,7 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         raise RecipeError(
             f"-o {options.output}: a plan is written as JSON; choose a name that ends in .json."
         )
-    check_outputs(options, {"-o": None if as_text else options.output})
+    check_outputs(options, {"-o": None if as_text else options.output}, texts=True)
     more: dict[str, Any] = {"prepare": None} if options.no_prepare else {}
     plan = octavo.plan(
         options.model,

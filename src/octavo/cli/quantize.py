@@ -17,7 +17,6 @@ from octavo.cli.paths import (
     model_outputs,
     shown,
     write_report,
-    write_text,
 )
 from octavo.cli.requirements import (
     NOT_MET,
@@ -30,7 +29,7 @@ from octavo.cli.requirements import (
 from octavo.cli.selection import add_selection, changes_of, flags_of
 from octavo.cli.verb import Answer, Verb
 from octavo.core.effort import best_path
-from octavo.core.files import similar_file
+from octavo.core.files import similar_file, write_text
 from octavo.errors import ModelError, RecipeError
 
 if TYPE_CHECKING:

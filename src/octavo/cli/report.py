@@ -40,7 +40,8 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     files = overlay_files(found, options.overlay) if options.overlay is not None else {}
     if files:
         make_folder(options.overlay, "--overlay")
-    check_outputs(options, {"-o": options.output, **{f"--overlay, {file.stem}": str(file) for file in files}})
+    outputs = {"-o": options.output, **{f"--overlay, {file.stem}": str(file) for file in files}}
+    check_outputs(options, outputs, texts=True)
     size = write(found, options.output, options.title) if options.output is not None else 0
     write_overlays(files)
     written = [shown(name) for name in ([options.output] if options.output else []) + list(map(str, files))]

@@ -17,6 +17,7 @@ from octavo.comparison.match import prepared as prepared_form
 from octavo.comparison.signals import SignalView
 from octavo.comparison.weight_errors import WeightError, weight_errors
 from octavo.core import scratch
+from octavo.core.outputs import note_inputs
 from octavo.core.progress import Progress, silent
 from octavo.data.feeds import Data
 from octavo.errors import ModelError
@@ -82,7 +83,8 @@ def compare(
         if same is not None:
             seen.notes.append(_FACTORS)
         tell("explain", 0, 1)
-        return _result(float_model, original, found, form, seen)
+        made = _result(float_model, original, found, form, seen)
+        return note_inputs(made, {"model": float_model, "quantized": quantized, "data": data})
 
 
 def model_of(given: io.ModelSource | HasModel) -> io.ModelSource:

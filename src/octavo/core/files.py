@@ -51,6 +51,8 @@ def read_json(path: str | Path, most: int) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
+_HEAD = 4096  # bytes of a file that tell whether it is text
+_CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b")  # characters that no text has
 _PATIENCE = 30.0  # seconds to wait for another run's renames
 _PAUSE = 0.01  # seconds between two looks at whether they are done
 _BUFFER = 1 << 16  # bytes; most small models are written at once
@@ -107,6 +109,35 @@ def replacing(targets: Sequence[Path]) -> Iterator[list[BinaryIO]]:
         for temporary in temporaries:
             with contextlib.suppress(OSError):  # where nothing can be written, nothing can be removed
                 temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write a text as a whole and return its place; a file that holds no text is never replaced by it."""
+    target = Path(path).absolute()
+    refuse_binary(target)
+    try:
+        content = text.encode()
+    except UnicodeEncodeError as error:
+        raise OutputError(
+            f"{target} can't be written: {text[error.start]!a} is no character; rename what has it."
+        ) from error
+    with replacing([target]) as (file,):
+        file.write(content)
+    return target
+
+
+def refuse_binary(target: Path, label: str = "") -> None:
+    """Raise where a text would replace what is none: a model, arrays, an image."""
+    try:
+        with os.fdopen(os.open(target, _FLAGS), "rb") as file:
+            head = file.read(_HEAD) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    except (OSError, ValueError):  # it is not there, or writing will tell
+        return
+    if not _CONTROLS.isdisjoint(head):
+        raise OutputError(
+            f"{f'{label} {target}'.strip()} holds no text, and a text would take its place; choose another"
+            " output, or remove it first."
+        )
 
 
 def swap(targets: Sequence[Path], temporaries: Sequence[Path]) -> None:

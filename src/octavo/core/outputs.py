@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from octavo.errors import OutputError
 
@@ -21,6 +21,7 @@ _MAX_DEPTH = 4  # objects within objects that are looked at: data, batched, adju
 _MOST_TEXTS = 100_000  # of a list; a longer one holds texts and not paths
 
 Identity = tuple[int, int]
+Made = TypeVar("Made")
 
 
 def refuse_special(target: Path, label: str = "") -> None:
@@ -69,34 +70,86 @@ def refuse_inputs(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> None
                     )
 
 
-def paths_within(value: Any, depth: int = 0) -> Iterator[Path]:
+def paths_within(value: Any) -> Iterator[Path]:
     """Yield every path that a value may mean; it need not exist."""
+    for found in _named(value):
+        yield from found.paths() if isinstance(found, Lazy) else _written(found)
+
+
+def _named(value: Any, depth: int = 0) -> Iterator[str | Lazy]:
+    """Yield every text in a value that may be a path, and what is still to be looked for."""
     if isinstance(value, str | os.PathLike):
-        yield from _written(os.fspath(value))
+        yield os.fsdecode(os.fspath(value))
     elif depth >= _MAX_DEPTH:
         return
     elif isinstance(value, list | tuple | set | frozenset):
         if len(value) <= _MOST_TEXTS:
             for one in value:
-                yield from paths_within(one, depth + 1)
+                yield from _named(one, depth + 1)
     elif isinstance(value, Mapping):
         for one in value.values():
             if isinstance(one, str | os.PathLike):
-                yield from paths_within(one, depth + 1)
+                yield from _named(one, depth + 1)
     elif isinstance(value, Lazy):
-        yield from value.paths()
+        yield value
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            found = paths_within(held := getattr(value, field.name, None), depth + 1)
+            held = getattr(value, field.name, None)
             is_word = isinstance(held, str) and field.name != "data"  # such as the name of a preset
-            yield from (path for path in found if not (is_word and _is_folder(path)))
+            if not (is_word and _is_folder(Path(str(held)))):
+                yield from _named(held, depth + 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Lazy:
     """Paths that take time to find, and are looked for only where an output exists at all."""
 
-    paths: Callable[[], list[Path]]
+    find: Callable[[Any], list[Path]]
+    source: Any
+
+    def paths(self) -> list[Path]:
+        """Look for them."""
+        return self.find(self.source)
+
+
+# ---- What a value was made from: saving it never replaces one of these files
+
+_NOTE = "_made_from"
+
+
+def note_inputs(value: Made, inputs: Mapping[str, Any]) -> Made:
+    """Note the files that a value was made from, by what a user calls them; returns the value."""
+    known: dict[str, Any] = getattr(value, _NOTE, {})
+    found = {name: tuple(_lasting(source)) for name, source in inputs.items()}
+    object.__setattr__(value, _NOTE, {**known, **{name: paths for name, paths in found.items() if paths}})
+    return value
+
+
+def note_sources(value: Made, *parts: object) -> Made:
+    """Note that a value was made from others, and from what these were made from; returns the value."""
+    for part in parts:
+        note_inputs(value, getattr(part, _NOTE, {}))
+    return value
+
+
+def refuse_sources(value: object, outputs: Mapping[str, Any]) -> None:
+    """Raise where an output of a value is a file that the value was made from."""
+    refuse_inputs(outputs, getattr(value, _NOTE, {}))
+
+
+def _lasting(value: Any) -> Iterator[str | Lazy]:
+    """Yield what names files, so that it holds in another working folder too; no model is kept for it."""
+    for found in _named(value):
+        if isinstance(found, str):
+            yield _absolute(found)
+        elif isinstance(found.source, str | os.PathLike):
+            yield Lazy(found.find, _absolute(os.fspath(found.source)))
+
+
+def _absolute(text: str) -> str:
+    """Return a path from the root; what may be something else, such as ``module:function``, stays."""
+    is_path = glob.has_magic(text) or os.path.exists(text)  # noqa: PTH110 - False for names too long
+    return os.path.abspath(text) if is_path else text  # noqa: PTH100 - no link is followed
 
 
 def _written(text: str | bytes) -> Iterator[Path]:

@@ -31,9 +31,10 @@ from octavo.core.entries import (
     Shared,
     Skipped,
 )
-from octavo.core.files import read_bytes, replacing
+from octavo.core.files import read_bytes, write_text
 from octavo.core.granularity import PerBlock
 from octavo.core.lazy import load_entry
+from octavo.core.outputs import refuse_sources
 from octavo.core.recipe_parts import Style, WriteOptions
 from octavo.core.scheme import Method, MinMax
 from octavo.core.shown import Shown
@@ -242,8 +243,8 @@ class Plan(Shown):
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON (:meth:`to_json`)."""
         check_arguments(path=path)
-        with replacing([Path(path).absolute()]) as (file,):
-            file.write(self.to_json().encode())
+        refuse_sources(self, {"path": path})
+        write_text(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:

@@ -17,7 +17,7 @@ import yaml
 
 from octavo.core import codec
 from octavo.core.arguments import check_arguments
-from octavo.core.files import read_bytes, replacing
+from octavo.core.files import read_bytes, write_text
 from octavo.core.granularity import PerBlock, PerChannel, PerTensor
 from octavo.core.override import Override
 from octavo.core.qtypes import FLOAT8E4M3FN, INT8, UINT4, UINT8, UINT16, QType
@@ -194,8 +194,7 @@ class Recipe(Brief):
             text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
         else:
             text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
-        with replacing([path.absolute()]) as (file,):
-            file.write(text.encode())
+        write_text(path, text)
 
 
 class _Loader(yaml.SafeLoader):

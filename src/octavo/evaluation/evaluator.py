@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from octavo.calibration.engines import Engine, engine_of
+from octavo.core.outputs import note_inputs
 from octavo.core.progress import Progress
 from octavo.data.decoder import with_own_cache
 from octavo.errors import DataError, RecipeError
@@ -73,7 +74,8 @@ def evaluate(
     run = _Run(samples, batch, engine_of(engine, workers, address, threads), tuple(custom_ops), progress)
     reference = None if against is None else 1
     found = _measured(chosen, sources, data, run, pair=pair, reference=reference)
-    return _evaluation(chosen, found, found.rows, [model_title(source) for source in sources])
+    made = _evaluation(chosen, found, found.rows, [model_title(source) for source in sources])
+    return note_inputs(made, {"model": sources, "data": data, "task": chosen})
 
 
 def evaluate_several(
@@ -102,15 +104,18 @@ def evaluate_several(
     names = [model_title(source) for source in models]
     if getattr(chosen, "needs_reference", False):
         pairs = [_measured(chosen, [one, models[0]], data, run, pair=True, reference=1) for one in models[1:]]
-        return tuple(
+        made = [
             _evaluation(chosen, found, found.rows, [name, names[0]])
             for found, name in zip(pairs, names[1:], strict=True)
-        )
-    found = _measured(chosen, models, data, run, pair=False, reference=0)
-    return tuple(
-        _evaluation(chosen, found, [rows, found.rows[0]], [name, names[0]])
-        for rows, name in zip(found.rows[1:], names[1:], strict=True)
-    )
+        ]
+    else:
+        found = _measured(chosen, models, data, run, pair=False, reference=0)
+        made = [
+            _evaluation(chosen, found, [rows, found.rows[0]], [name, names[0]])
+            for rows, name in zip(found.rows[1:], names[1:], strict=True)
+        ]
+    inputs = {"models": list(models), "data": data, "task": chosen}
+    return tuple(note_inputs(one, inputs) for one in made)
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,7 @@ def parameters(ranges: Mapping[str, Range]) -> dict[str, list[Any]]:
 def save_parameters(found: Mapping[str, Sequence[Any]], path: str | Path) -> None:
     """Write zero points and scales as JSON."""
     plain = {name: [int(zero), float(scale)] for name, (zero, scale) in found.items()}
-    with files.replacing([Path(path).absolute()]) as (handle,):
-        handle.write((json.dumps(plain, indent=1) + "\n").encode())
+    files.write_text(path, json.dumps(plain, indent=1) + "\n")
 
 
 def load_quantization_params(path: str | Path) -> dict[str, list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from octavo import calibration, emission, ops, pipeline, planning
+from octavo.core.outputs import is_same_file, refuse_inputs
 from octavo.core.plan import Measured, Plan
 from octavo.core.qtypes import QType
 from octavo.core.recipe import Recipe, Style
@@ -75,6 +77,28 @@ def opened(source: Source, request: Request, output: str | Path | None = None) -
         model = io.load(source, lift_constants=True)
     pipeline.ready(model, _opset(request, model), pipeline.UNCHANGED)
     return model
+
+
+def refuse_output(output: str | Path, source: Source, reader: Any, cache: str | Path | None) -> None:
+    """Raise where the output is the calibration cache, or a file that the data reader names."""
+    held = vars(reader) if hasattr(reader, "__dict__") else {}
+    named = {
+        name: one for name, one in held.items() if isinstance(one, str | Path) and _is_other(one, source)
+    }
+    if cache is not None and Path(cache).absolute() == Path(output).absolute():
+        raise OptionError(
+            f"model_output and calibration_cache_path are both {output}; choose another output."
+        )
+    refuse_inputs(
+        {"model_output": output}, {"calibration_cache_path": cache, "calibration_data_reader": named}
+    )
+
+
+def _is_other(path: str | Path, source: Source) -> bool:
+    """Whether a path is that of a file other than the model, which may be replaced."""
+    if not os.path.isfile(path):  # noqa: PTH113 - False for names too long
+        return False
+    return isinstance(source, onnx.ModelProto) or not is_same_file(Path(path), Path(source))
 
 
 def planned(model: ir.Model, settings: Settings) -> Job:

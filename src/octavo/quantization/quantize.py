@@ -160,6 +160,7 @@ def quantize_static(
         extra_options,
     )
     with as_stock(), _work.uncollected():
+        _work.refuse_output(model_output, model_input, calibration_data_reader, calibration_cache_path)
         model = _work.opened(model_input, request, model_output)
         _work.check_overrides(model, extra_options, activation_type)
         settings = translate.settings(request, Names(model), Calibration(calibrate_method))

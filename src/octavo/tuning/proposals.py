@@ -22,6 +22,7 @@ from octavo.comparison.comparison_result import Change, Comparison, combined
 from octavo.core import scratch
 from octavo.core.cpu import cores
 from octavo.core.intervals import sqnr_draws
+from octavo.core.outputs import note_inputs, refuse_sources
 from octavo.core.progress import Progress, silent
 from octavo.core.recipe import Recipe
 from octavo.core.shown import Shown
@@ -94,10 +95,10 @@ class Proposal(Shown):
         if Path(path).suffix.lower() == ".json":
             self.recipe.save(path)
             return
-        from octavo.core.files import replacing
+        from octavo.core.files import write_text
 
-        with replacing([Path(path).absolute()]) as (file,):
-            file.write(recipe_text(self.recipe.to_dict(), self.to_dict()).encode())
+        refuse_sources(self, {"path": path})
+        write_text(path, recipe_text(self.recipe.to_dict(), self.to_dict()))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; docs/compare.md says what each key holds."""
@@ -163,7 +164,8 @@ def propose(
     run = replace(run, execution=replace(execution, engine=engine))
     with scratch.folder() as folder, held(engine):
         runner = TrialRunner(prepared, split, target, Path(folder), engine, run, deadline)
-        return _Tries(runner, comparison, model_of(quantized)).proposal()
+        found = _Tries(runner, comparison, model_of(quantized)).proposal()
+        return note_inputs(found, {"model": float_model, "quantized": quantized, "data": data})
 
 
 class _Tries:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.core.arguments import check_arguments
+from octavo.core.outputs import note_inputs
 from octavo.core.progress import Progress, silent
 from octavo.data.decoder import with_own_cache
 from octavo.errors import ModelError, RecipeError
@@ -82,7 +83,7 @@ def bench(
             )
             for number, (source, path) in enumerate(zip(sources, paths, strict=True))
         )
-    return Bench(
+    made = Bench(
         found,
         tuple(ratio(taken[0], row) for row in taken[1:]),
         taken.shape[1],
@@ -92,6 +93,7 @@ def bench(
         clock,
         tuple(notes),
     )
+    return note_inputs(made, {"models": sources, "data": data})
 
 
 def _described(data: Any, count: int) -> str:

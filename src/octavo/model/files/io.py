@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
-from typing import Union
+from typing import Any, Union
 
 import onnx
 import onnx_ir as ir
@@ -234,17 +234,17 @@ def refuse_overwriting(model: ir.Model, *targets: Path) -> None:
 
 def read_files(source: object) -> Lazy:
     """Return the files that a model is read from: its own and those of its weights; none if it can't be."""
+    return Lazy(_files_of, source)
 
-    def found() -> list[Path]:
-        try:
-            if isinstance(source, str | os.PathLike):
-                return sorted(reading.files_of(Path(source)))
-            model = source if isinstance(source, ir.Model) else load(source)  # type: ignore[arg-type]
-        except OctavoError:  # whoever reads it next says so
-            return []
-        return sorted(meta.of(model).files)
 
-    return Lazy(found)
+def _files_of(source: Any) -> list[Path]:
+    try:
+        if isinstance(source, str | os.PathLike):
+            return sorted(reading.files_of(Path(source)))
+        model = source if isinstance(source, ir.Model) else load(source)
+    except OctavoError:  # whoever reads it next says so
+        return []
+    return sorted(meta.of(model).files)
 
 
 def weight_bytes(model: ir.Model) -> int:

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from octavo.core.files import replacing
-from octavo.core.outputs import refuse_inputs
+from octavo.core.files import write_text
+from octavo.core.outputs import refuse_inputs, refuse_sources
 from octavo.reporting.html.page import render
 from octavo.reporting.html.page_data import page_data
 from octavo.reporting.html.report_parts import Side, Source, readable, sides
@@ -34,6 +34,8 @@ def report(*results: Source, output: str | Path | None = None, title: str | None
     """
     if output is not None:
         refuse_inputs({"output": output}, {"result": [one for one in results if isinstance(one, str | Path)]})
+        for one in results:
+            refuse_sources(one, {"output": output})
     text = _page(sides(list(results)), title)
     if output is not None:
         _save(text, output)
@@ -51,7 +53,4 @@ def _page(found: list[Side], title: str | None) -> str:
 
 
 def _save(text: str, output: str | Path) -> int:
-    content = text.encode("utf-8")
-    with replacing([Path(output).absolute()]) as (file,):
-        file.write(content)
-    return len(content)
+    return write_text(output, text).stat().st_size
