@@ -235,6 +235,14 @@ def _reported(path: Path) -> Iterator[None]:
         raise OutputError(f"{path} can't be written: {error.strerror or error}.") from error
 
 
+def _saved(model: ir.Model, draft: Path, path: Path, external_data: bool | None) -> list[Path]:
+    """Write a draft; what goes wrong is told of the output, which is the name that the user knows."""
+    try:
+        return io.save(model, draft, external_data=external_data)
+    except OutputError as error:
+        raise OutputError(str(error).replace(str(draft), str(path))) from error
+
+
 def write_verified(
     model: ir.Model,
     path: Path,
@@ -252,7 +260,7 @@ def write_verified(
     folder = path.parent / files.new_name("dir")
     try:
         _make(folder, path)
-        written = io.save(model, folder / path.name, external_data=external_data)
+        written = _saved(model, folder / path.name, path, external_data)
         verify(written[0], feeds=feeds, custom_ops=custom_ops, nodes=len(model.graph), threads=threads)
         targets = [path.parent / file.name for file in written]
         with _reported(path):

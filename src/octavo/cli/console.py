@@ -24,10 +24,15 @@ _LONGEST_TITLE = 32  # characters of what is being done, so that a bar of 80 col
 
 
 def say(text: str, stream: TextIO) -> None:
-    """Write lines without anything that a terminal would obey."""
+    """Write lines without anything that a terminal would obey; a log on a full disk ends no run."""
     from octavo.reporting.text import printable
 
-    print(printable(text), file=stream)
+    try:
+        print(printable(text), file=stream)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        return
 
 
 class Console:

@@ -26,7 +26,7 @@ from octavo.cli.console import Console
 from octavo.cli.data import separate_data
 from octavo.cli.verb import Answer, Verb, as_json_text
 from octavo.core.lazy import load_entry
-from octavo.errors import OctavoError, RecipeError, closest
+from octavo.errors import OctavoError, OutputError, RecipeError, closest
 
 _VERBS = (  # modules of octavo.cli with a VERB, in the order in which they are listed
     "quantize",
@@ -204,9 +204,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _foreseen(error: Exception) -> Exception:
-    """Return what is said of a path that no file can have, whichever look at it came first."""
+    """Return what is said of a path that no file can have, and of a working folder that is gone."""
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return RecipeError(f"{error.filename} is no path: {error.strerror}; give a shorter one.")
+    if isinstance(error, FileNotFoundError):
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            return OctavoError("The working folder was removed; change to another one, and run this again.")
     return error
 
 
@@ -237,28 +242,41 @@ def _failed(error: Exception, code: int, as_json: bool, debug: bool, flags: Sequ
         traceback.print_exception(error)
     _complain(message)
     if as_json:
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):  # what was written is not read, or finds no room
             _write_json({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})
     return code
 
 
 def _complain(message: str) -> None:
-    print(f"octavo: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # such as a log on a full disk: the exit code still tells
+        print(f"octavo: {message}", file=sys.stderr)
 
 
 def _print(answer: Answer, as_json: bool) -> None:
-    if as_json:
-        _write_json(answer.data)
-    else:
-        from octavo.reporting.text import printable
-
-        text = printable(answer.text)
-        if sys.stdout.isatty():
-            from octavo.cli.console import show
-
-            show(text)
+    try:
+        if as_json:
+            _write_json(answer.data)
         else:
-            print(text, flush=True)
+            _write_text(answer.text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _closed_pipe()
+        raise OutputError(
+            f"The answer can't be written to standard output: {error.strerror}; files that were written stay."
+        ) from error
+
+
+def _write_text(answer: str) -> None:
+    from octavo.reporting.text import printable
+
+    text = printable(answer)
+    if sys.stdout.isatty():
+        from octavo.cli.console import show
+
+        show(text)
+    else:
+        print(text, flush=True)
 
 
 def _write_json(data: dict[str, Any]) -> None:
@@ -266,14 +284,28 @@ def _write_json(data: dict[str, Any]) -> None:
 
 
 def _closed_pipe() -> int:
-    """Say nothing more, not even when the interpreter ends: the reader of the output went away."""
+    """Say nothing more, not even when the interpreter ends: the output has no reader, or no room."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE
 
 
+def _open_streams() -> None:
+    """Connect standard streams that are closed with the null device.
+
+    Otherwise the next files that are opened take their places, and what a library prints goes into them.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(opened, "r" if number == 0 else "w"))
+
+
 def entry() -> NoReturn:
     """Run the console script."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

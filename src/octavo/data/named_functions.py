@@ -30,7 +30,7 @@ def named_function(name: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
         function = getattr(module, function_name, None)
-    except Exception as error:  # a module may raise anything while it is loaded
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is loaded
         advice = f"run octavo in the folder where {module_name} lies"
         if module_name.endswith(".py"):
             advice = f"name the module without .py, as {module_name.removesuffix('.py')}:{function_name}"

@@ -137,7 +137,7 @@ def load_file(path: Path) -> Any:
     sys.modules[key] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[key]
         raise RecipeError(f"{path} fails when it is loaded: {type(error).__name__}: {error}.") from error
     return module

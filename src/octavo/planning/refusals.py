@@ -185,7 +185,7 @@ def _type_refusal(node: ir.Node, rule: OpRule) -> str | None:
         if kind is None:
             return f"the type of its input {value.name!r} is unknown"
         if kind not in query.FLOATS:
-            return "it works on integers"
+            return "it works on texts" if kind is ir.DataType.STRING else "it works on integers"
     return None
 
 

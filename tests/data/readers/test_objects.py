@@ -34,7 +34,7 @@ def numbers(found: Any) -> list[int]:
     [
         ("os:system", "without arguments"),
         ("os:getcwd", "returned the text"),
-        ("gc:freeze", "NoneType"),
+        ("gc:freeze", "returned nothing"),
         ("sys:exc_info", "each sample"),
         ("os:abc", "did you mean|no function"),
     ],
@@ -219,6 +219,8 @@ def test_a_function_by_name_is_found_in_the_current_folder(
         "import numpy as np\n"
         "def make():\n    return [{'x': np.ones((1, 2), np.float32)}] * 3\n"
         "def path():\n    return 'a.npz'\n"
+        "async def later():\n    return []\n"
+        "def ends():\n    raise SystemExit(3)\n"
     )
     monkeypatch.chdir(tmp_path)
     found = Feeds("octavo_test_samples:make", SPECS)
@@ -227,6 +229,10 @@ def test_a_function_by_name_is_found_in_the_current_folder(
         Feeds("octavo_test_samples:mak", SPECS)
     with pytest.raises(DataError, match="the text"):
         Feeds("octavo_test_samples:path", SPECS)
+    with pytest.raises(DataError, match="asynchronous"):
+        Feeds("octavo_test_samples:later", SPECS)
+    with pytest.raises(DataError, match="failed: SystemExit: 3"):
+        Feeds("octavo_test_samples:ends", SPECS)
     with pytest.raises(DataError, match="in the folder where octavo_absent lies"):
         Feeds("octavo_absent:make", SPECS)
 

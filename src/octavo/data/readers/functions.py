@@ -44,6 +44,12 @@ class FunctionSource:
         from octavo.data.readers import source_of  # which has this reader in its list
 
         found = self._call()
+        if inspect.iscoroutine(found) or inspect.isasyncgen(found):
+            if inspect.iscoroutine(found):
+                found.close()
+            raise DataError(f"{self.function} is asynchronous; give a function without 'async'.")
+        if found is None:
+            raise DataError(f"{self.function} returned nothing; it must return the samples.")
         if isinstance(found, str):
             raise DataError(
                 f"{self.function} returned the text {found!r}; it must return the samples themselves."
@@ -68,7 +74,7 @@ class FunctionSource:
             return function()
         except OctavoError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failure(error, self.function) from error
 
 
@@ -78,9 +84,9 @@ def _with_name(samples: Iterator[Sample], function: str) -> Iterator[Sample]:
         yield from samples
     except OctavoError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failure(error, function) from error
 
 
-def _failure(error: Exception, function: str) -> DataError:
+def _failure(error: BaseException, function: str) -> DataError:
     return DataError(f"{function} failed: {type(error).__name__}: {error}.")

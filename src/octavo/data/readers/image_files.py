@@ -167,7 +167,7 @@ class ImageSource:
             made = np.asarray(self.function(str(file), self.size))
         except DataError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             name = getattr(self.function, "__name__", type(self.function).__name__)
             raise DataError(
                 f"{file}: the preprocessing {name} failed: {type(error).__name__}: {error}."

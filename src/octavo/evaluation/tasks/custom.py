@@ -95,7 +95,7 @@ class _Processing:
             value = float(self.function(outputs, batch.items[0][1]))
         except (DataError, RecipeError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RecipeError(
                 f"The metric {self.title!r} failed on sample {batch.indices[0]}: {type(error).__name__}: "
                 f"{error}. It is called with the outputs {shapes_text(outputs)} and the sample's label."
