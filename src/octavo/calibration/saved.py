@@ -61,9 +61,16 @@ def name_of(data: Any) -> str:
     files = sorted(str(Path(top, name)) for top, _, names in os.walk(path) for name in names)
     found.update(str(len(files)).encode())
     for file in files[:_MAX_FILES]:
-        size = Path(file).stat().st_size
-        found.update(f"{Path(file).relative_to(path)}:{size};".encode("utf-8", "surrogateescape"))
+        found.update(f"{Path(file).relative_to(path)}:{_size(file)};".encode("utf-8", "surrogateescape"))
     return f"{path.resolve().name}:{found.hexdigest()}"
+
+
+def _size(file: str) -> int:
+    """Return the size of a file; a link that leads nowhere has none."""
+    try:
+        return Path(file).stat().st_size
+    except OSError:
+        return 0
 
 
 def check_requests(stats: Stats, requests: Mapping[str, Request]) -> Stats:

@@ -35,6 +35,7 @@ from octavo.errors import ModelError, RecipeError
 if TYPE_CHECKING:
     from octavo.result import Result
 
+_MOST_COMMAND = 100_000  # characters of a command line, in a card
 _SAVES = 0.625  # of the float bytes: half of the weights in 8 bits, the other half in float
 
 
@@ -196,8 +197,9 @@ def _card(options: argparse.Namespace, result: Result, output: str) -> str:
     import shlex
 
     from octavo.reporting.model_card import model_card
+    from octavo.reporting.text import clean
 
-    command = shlex.join(["octavo", *options.command])
+    command = clean(shlex.join(["octavo", *options.command]), _MOST_COMMAND)
     return model_card(
         result.to_dict(), result.manifest(), model=options.model, output=output, command=command
     )

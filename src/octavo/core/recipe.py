@@ -198,7 +198,22 @@ class Recipe(Brief):
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data; mappings that are merged (``<<``) can't double from line to line beyond all memory."""
+    """Plain data; mappings that are merged (``<<``) can't double from line to line beyond all memory.
+
+    A setting that is given twice is an error: which of the two counts would be a guess.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the settings of a mapping, each of which is there once."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key.value!r} is given twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Put merged settings beside those of the mapping, within bounds."""

@@ -50,19 +50,25 @@ class Limits:
         for part in filter(None, (part.strip() for part in text.split(","))):
             name, _, value = part.partition("=")
             if name not in _NAMES or not value:
+                hint = "; it has no value;" if name in _NAMES else closest(name, _NAMES) or ";"
                 raise RecipeError(
-                    f"{part!r} is not a limit{closest(name, _NAMES) or ';'} write for example "
-                    "memory=4GiB,seconds=600,file-size=8GiB."
+                    f"{part!r} is not a limit{hint} write for example memory=4GiB,seconds=600,file-size=8GiB."
                 )
             found[name.replace("-", "_")] = value
         return cls.of(**found)
+
+
+_MOST_BYTES = 1 << 62  # a limit of the system is a signed number of 64 bits
 
 
 def _size(what: str, value: int | str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
     if found is None or found[2] not in _UNITS or len(found[1]) > 18:
         raise RecipeError(f"{value!r} is not a {what}; write bytes, or for example 512MiB or 4GB.")
-    return int(float(found[1]) * _UNITS[found[2]])
+    size = int(float(found[1]) * _UNITS[found[2]])
+    if size > _MOST_BYTES:
+        raise RecipeError(f"{value!r} is more {what} than any machine has; write for example 512MiB or 4GB.")
+    return size
 
 
 def _seconds(value: float | str) -> float:

@@ -13,8 +13,8 @@ import numpy as np
 from octavo import calibration
 from octavo.calibration import tables
 from octavo.calibration.methods import need_of
-from octavo.core import affine, files
-from octavo.core.files import read_json
+from octavo.core import affine
+from octavo.core.files import read_json, write_text
 from octavo.core.qtypes import UINT8
 from octavo.core.scheme import Entropy, Method, MinMax, Percentile, Scheme
 from octavo.core.stats import Range
@@ -112,7 +112,7 @@ def parameters(ranges: Mapping[str, Range]) -> dict[str, list[Any]]:
 def save_parameters(found: Mapping[str, Sequence[Any]], path: str | Path) -> None:
     """Write zero points and scales as JSON."""
     plain = {name: [int(zero), float(scale)] for name, (zero, scale) in found.items()}
-    files.write_text(path, json.dumps(plain, indent=1) + "\n")
+    write_text(path, json.dumps(plain, indent=1) + "\n")
 
 
 def load_quantization_params(path: str | Path) -> dict[str, list[Any]]:

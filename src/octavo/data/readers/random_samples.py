@@ -14,6 +14,8 @@ NOTE = (
     "but not for a model that is used"
 )
 
+MOST = 1_000_000  # samples; more is a mistake, as noise has no more to tell
+
 
 @dataclass(frozen=True)
 class RandomData:
@@ -49,4 +51,6 @@ def random_data(samples: int = 8, seed: int = 0) -> RandomData:
             f"{samples} random samples of seed {seed} can't be made; give one or more, and a seed of 0 or "
             "more."
         )
+    if samples > MOST:
+        raise DataError(f"{samples} random samples are more than {MOST}, the most that are made; give fewer.")
     return RandomData(samples, seed)
