@@ -57,7 +57,7 @@ class SignalView:
             if node in taken:
                 continue
             if is_copy(node):
-                self._join(node.outputs[0], node.inputs[0])
+                self._join(node.outputs[0], query.operand(node, 0))
                 self._note_linear(node)
             elif not all(is_constant(v) for v in node.outputs):
                 unit = lowered_operators.unit(node)
@@ -66,10 +66,11 @@ class SignalView:
                 self._note(unit)
 
     def _note_linear(self, node: ir.Node) -> None:
-        if node.op_type == "QuantizeLinear" and node.inputs[1] is not None:
-            self.numbers[node.outputs[0]] = ScaleAndZero(node.inputs[1], query.operand(node, 2))
-        elif node.op_type == "DequantizeLinear" and node.inputs[0] is not None and node.inputs[1] is not None:
-            self.numbers.setdefault(node.inputs[0], ScaleAndZero(node.inputs[1], query.operand(node, 2)))
+        x, scale, zero = (query.operand(node, number) for number in range(3))
+        if node.op_type == "QuantizeLinear" and scale is not None:
+            self.numbers[node.outputs[0]] = ScaleAndZero(scale, zero)
+        elif node.op_type == "DequantizeLinear" and x is not None and scale is not None:
+            self.numbers.setdefault(x, ScaleAndZero(scale, zero))
         elif node.op_type == "DynamicQuantizeLinear" and len(node.outputs) > 2:
             self.numbers[node.outputs[0]] = ScaleAndZero(node.outputs[1], node.outputs[2])
 
@@ -154,7 +155,7 @@ def is_copy(node: ir.Node) -> bool:
     if node.op_type in _COPIES:
         return True
     if node.op_type == "Cast":
-        return query.is_float(node.inputs[0]) and cast_type(node) in query.FLOATS
+        return query.is_float(query.operand(node, 0)) and cast_type(node) in query.FLOATS
     if node.op_type == "Max" and len(node.inputs) == 2:
         low = numbers(node.inputs[1])
         return low is not None and low.size == 1 and float(low.reshape(-1)[0]) < _BELOW_ANY_SIGNAL
