@@ -14,7 +14,7 @@ NOTE = (
     "but not for a model that is used"
 )
 
-MOST = 1_000_000  # samples; more is a mistake, as noise has no more to tell
+MAX_SAMPLES = 1_000_000  # samples; more is a mistake, as noise has no more to tell
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ def random_data(samples: int = 8, seed: int = 0) -> RandomData:
             f"{samples} random samples of seed {seed} can't be made; give one or more, and a seed of 0 or "
             "more."
         )
-    if samples > MOST:
-        raise DataError(f"{samples} random samples are more than {MOST}, the most that are made; give fewer.")
+    if samples > MAX_SAMPLES:
+        raise DataError(
+            f"{samples} random samples are more than {MAX_SAMPLES}, the most that are made; give fewer."
+        )
     return RandomData(samples, seed)

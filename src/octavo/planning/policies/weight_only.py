@@ -374,7 +374,8 @@ def _made_outputs(model: ir.Model) -> Iterator[tuple[ir.Value, tuple[int | None,
         node = value.producer()
         if node is not None and query.is_op(node, "If"):
             index = next(i for i, made in enumerate(node.outputs) if made is value)
-            waiting += [(graph.outputs[index], dims) for graph in query.subgraphs(node)]
+            branches = [graph.outputs[index : index + 1] for graph in query.subgraphs(node)]
+            waiting += [(made, dims) for outputs in branches for made in outputs]
         else:
             yield value, dims
 
