@@ -397,3 +397,15 @@ def test_entropy_of_vectors_with_negative_entries_is_infinite(
     p: list[float], qk: list[float], expected: float
 ) -> None:
     assert calibrate.entropy(np.float32(p), np.float32(qk)) == expected
+
+
+def test_an_output_that_can_not_be_written_is_an_oserror(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"can't be written"):
+        q.quantize_dynamic(two_layers(), tmp_path / "no folder" / "q.onnx")
+    with pytest.raises(OSError, match="is a folder"):
+        q.quantize_dynamic(two_layers(), tmp_path)
+
+
+def test_external_data_leaves_small_weights_in_the_model(tmp_path: Path) -> None:
+    q.quantize_dynamic(two_layers(), tmp_path / "q.onnx", use_external_data_format=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["q.onnx"]

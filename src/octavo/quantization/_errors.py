@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from octavo.errors import DataError, ModelError, RecipeError
+from octavo.errors import DataError, ModelError, OutputError, RecipeError
 from octavo.planning.policies.listed import BlocksError
 
 
@@ -29,6 +29,14 @@ class RangeError(DataError, ValueError):
     """A tensor without a usable range."""
 
 
+class UnwritableError(OutputError, OSError):
+    """An output that can't be written."""
+
+
+class NoFolderError(UnwritableError, FileNotFoundError):
+    """An output in a folder that does not exist."""
+
+
 @contextmanager
 def as_stock() -> Iterator[None]:
     """Let errors of the core pass as the kinds that callers of the stock functions know."""
@@ -42,3 +50,6 @@ def as_stock() -> Iterator[None]:
         raise OptionError(str(error)) from error
     except DataError as error:
         raise RangeError(str(error)) from error
+    except OutputError as error:
+        is_missing = isinstance(error.__cause__, FileNotFoundError)
+        raise (NoFolderError if is_missing else UnwritableError)(str(error)) from error
