@@ -12,6 +12,7 @@ from test_language_models import divergence, feeds, logits
 import octavo
 from octavo.algorithms.weights.gptq import Gptq
 from octavo.algorithms.weights.rtn import Rtn
+from octavo.core.arrays import Torch
 from octavo.core.blocks import BlockScheme
 from octavo.core.plan import Key
 from octavo.errors import DataError, RecipeError
@@ -131,3 +132,14 @@ def test_data_that_can_be_read_once_is_enough_unless_a_step_reads_it_too() -> No
     proto = SHAPES["primitives"]()
     with pytest.raises(DataError, match="read only once"):
         octavo.quantize(proto, iter(feeds(proto)), weights="int4", algorithm=algorithm, steps="awq")
+
+
+def test_another_library_gives_the_same_integers_up_to_ties(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    algorithm = "gptq:weighted=yes:act_order=yes:sequential=yes"
+    one = integers(octavo.quantize(gated(), samples(), weights="int4", algorithm=algorithm))
+    for module in ("algorithms.weights.gptq", "pipeline.sequential"):
+        monkeypatch.setattr(f"octavo.{module}.arrays", lambda device: Torch("cpu"))
+    other = integers(octavo.quantize(gated(), samples(), weights="int4", algorithm=algorithm))
+    for name, made in one.items():
+        assert (made == other[name]).mean() > 0.98

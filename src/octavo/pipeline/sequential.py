@@ -19,8 +19,10 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from octavo.algorithms.weights.blocks import Inputs
+from octavo.algorithms.weights.blocks import Algorithm, Inputs
+from octavo.algorithms.weights.gptq import Gptq
 from octavo.algorithms.weights.registry import algorithm
+from octavo.core.arrays import HOST, Arrays, arrays
 from octavo.core.blocks import Array, Blocks
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
@@ -86,14 +88,14 @@ class _Walk:
             producers = (value.producer() for value in self._reads[node])
             depth = max((self._depth[one] for one in producers if one is not None), default=0)
             own = by_node.get(node.name or "", [])
-            layers = [key for key in own if self.wants(key) is not Inputs.NONE]
+            layers = [key for key in own if self.algorithm(key).wants is not Inputs.NONE]
             self._depth[node] = depth + 1 if layers else depth
             self.groups[self._depth[node]] += own
         self.last = max(self.groups, default=0)
 
-    def wants(self, key: Key) -> Inputs:
-        """Return the statistics that the algorithm of a weight wants."""
-        return algorithm(self.slots[key].entry.algorithm or "rtn").wants
+    def algorithm(self, key: Key) -> Algorithm:
+        """Return the algorithm of a weight."""
+        return algorithm(self.slots[key].entry.algorithm or "rtn")
 
     def run_on(self, depth: int, changed: Mapping[str, Array], states: States, run: Run) -> None:
         """Run every sample through a segment, and keep what the segments after it read."""
@@ -175,20 +177,23 @@ def _inputs(
     key: Key, walk: _Walk, states: States, statistics: dict[tuple[str, Inputs], Array]
 ) -> Array | None:
     """Return what an algorithm wants to know of what a layer reads, summed over all samples."""
-    wants, x = walk.wants(key), walk.nodes[key.consumer or ""].inputs[0]
+    wants, x = walk.algorithm(key).wants, walk.nodes[key.consumer or ""].inputs[0]
     if wants is Inputs.NONE or x is None:
         return None
     slot = (x.name or "", wants)
     if slot not in statistics:
-        parts = (_summed(state[x.name or ""], wants) for state in states)
+        chosen = walk.algorithm(key)
+        xp = arrays(chosen.device) if isinstance(chosen, Gptq) else HOST
+        parts = (_summed(state[x.name or ""], wants, xp) for state in states)
         statistics[slot] = sum(parts, np.zeros(()))
     return statistics[slot]
 
 
-def _summed(x: Array, wants: Inputs) -> Array:
+def _summed(x: Array, wants: Inputs, xp: Arrays) -> Array:
     vectors = x.reshape(-1, x.shape[-1]).astype(np.float32, copy=False)
     if wants is Inputs.PRODUCTS:
-        return (vectors.T @ vectors).astype(np.float64)
+        placed = xp.put(vectors)
+        return xp.get(placed.swapaxes(0, 1) @ placed).astype(np.float64)
     return np.asarray(np.einsum("nk,nk->k", vectors, vectors, dtype=np.float64))
 
 
