@@ -41,7 +41,7 @@ VERBS = {
 def test_a_gate_that_fails_is_named_in_text_json_and_exit_code(
     verb: str, pair: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*VERBS[verb], "--min-sqnr", "5", "--max-size", "0.5"]) == 0
+    assert main([*VERBS[verb], "--min-sqnr", "5", "--max-size", "0.5x"]) == 0
     assert "passed  min-sqnr 5 dB" in capsys.readouterr().out
     assert main([*VERBS[verb], "--min-sqnr", "300", "--max-size", "0.5", "--json"]) == 1
     said = capsys.readouterr()

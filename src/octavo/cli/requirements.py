@@ -88,8 +88,8 @@ def add_gates(parser: argparse.ArgumentParser, *, default: bool = False) -> argp
             "",
         ),
         ("--min-sqnr", "DB", _number, "fidelity of the worst output", "20 dB, or 95 %% equal answers"),
-        ("--min-speed", "X", _number, "speed, as a multiple of float's", "1, as far as noise lets tell"),
-        ("--max-size", "X", _number, "bytes of weights, as a multiple of float's", "1"),
+        ("--min-speed", "X", _multiple, "speed, as a multiple of float's", "1, as far as noise lets tell"),
+        ("--max-size", "X", _multiple, "bytes of weights, as a multiple of float's", "1"),
     ):
         shown = f"{text} (default: {usual})" if default and usual else text
         group.add_argument(name, metavar=metavar, type=kind, help=shown)
@@ -104,6 +104,11 @@ def _number(text: str) -> float:
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number")
     return value
+
+
+def _multiple(text: str) -> float:
+    """Return a multiple of float's value: 0.3, or 0.3x as it is written elsewhere."""
+    return _number(text.removesuffix("x"))
 
 
 def limits_of(options: argparse.Namespace) -> dict[str, Any]:
