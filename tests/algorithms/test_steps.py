@@ -9,11 +9,13 @@ from quantizing import run
 
 import octavo
 from octavo.algorithms import steps as stepping
+from octavo.algorithms.layers.subject import Subject
 from octavo.algorithms.steps import NAMES, Change, Phase, Refusal, StepReport
 from octavo.algorithms.steps.smoothquant import SmoothQuant
 from octavo.calibration.statistics import SumState
 from octavo.cli.main import main
 from octavo.errors import DataError, RecipeError
+from octavo.model.files import io
 
 from .nets import conv_chain, images, outlier_block, sentences
 from .stepping import EVERYWHERE, PER_TENSOR, error
@@ -179,3 +181,12 @@ def test_totals_merge_to_the_same_bits_in_any_order() -> None:
     assert SumState.from_bytes(whole.to_bytes()).to_bytes() == whole.to_bytes()
     with pytest.raises(DataError, match="fixed shape"):
         whole.update(np.zeros(3), 9)
+
+
+def test_progress_counts_items_by_their_cost() -> None:
+    told: list[tuple[str, int, int | None]] = []
+    model = io.load(conv_chain())
+    subject = Subject(model, octavo.W8A8, octavo.plan(conv_chain()), progress=lambda *said: told.append(said))
+    assert list(subject.each("a", [1, 1, 2, 4], float)) == [1, 1, 2, 4]
+    assert told == [("a", 0, 4), ("a", 0, 4), ("a", 1, 4), ("a", 2, 4)]
+    assert list(subject.each("a", [])) == []

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.cli import console as module
 from octavo.cli.console import Console, show
-from octavo.core.progress import WHOLE_RUN
+from octavo.core.progress import WHOLE_RUN, WHOLE_RUN_BOUNDS
 
 
 class Terminal(io.StringIO):
@@ -78,10 +78,36 @@ def test_where_the_whole_run_is_estimated_that_is_what_is_left(monkeypatch: pyte
     bar = module._Bar(Terminal())
     bar.update("calibrate", 3, 4)
     bar.update(WHOLE_RUN, 10, 70)
-    assert bar.rest in ("3/4, 1:00 left in all", "3/4, 0:59 left in all")
+    assert bar.rest in ("3/4, about 1:00 left in all", "3/4, about 0:59 left in all")
     bar.update(WHOLE_RUN, 80, 80)
-    assert bar.rest == "3/4, 0:01 left in all"
+    assert bar.rest == "3/4, about 0:01 left in all"
     bar.end()
+
+
+def test_what_may_be_left_out_makes_a_range_of_what_is_left() -> None:
+    now = [100.0]
+    whole = module._WholeRun(lambda: now[0])
+    assert (whole.rest, whole.share) == ("", None)
+    whole.update(WHOLE_RUN_BOUNDS, 50, 130)
+    whole.update(WHOLE_RUN, 10, 70)
+    assert whole.rest == "0:40 to 2:00 left in all"
+    assert whole.share == pytest.approx(10 / 70)
+    whole.update(WHOLE_RUN_BOUNDS, 60, 75)
+    whole.update(WHOLE_RUN, 10, 70)
+    assert whole.rest == "about 1:00 left in all"
+
+
+def test_an_estimate_that_is_over_does_not_stand_still() -> None:
+    now = [0.0]
+    whole = module._WholeRun(lambda: now[0])
+    whole.update(WHOLE_RUN, 0, 40)
+    shown = []
+    for now[0] in range(0, 200, 2):
+        shown.append((whole.rest, round(whole.share or 0.0, 3)))
+    assert shown[10][0] == "about 0:20 left in all"
+    assert shown[80][0] == "about 0:40 left in all"  # a quarter of the 160 seconds since the estimate
+    assert len({share for _, share in shown[:17]}) == 17
+    assert max(share for _, share in shown) < 1
 
 
 def test_a_log_says_how_long_the_whole_run_takes_and_no_line_of_its_own(
@@ -95,7 +121,7 @@ def test_a_log_says_how_long_the_whole_run_takes_and_no_line_of_its_own(
     console.progress("calibrate", 1, 4)
     last = stream.getvalue().splitlines()[-1]
     assert last.startswith("calibrate 1 of 4")
-    assert "s left in all" in last
+    assert "about 1:01 left in all" in last
     assert WHOLE_RUN not in stream.getvalue()
 
 

@@ -9,10 +9,19 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.core.progress import WHOLE_RUN
+from octavo.core.progress import WHOLE_RUN, WHOLE_RUN_BOUNDS
 from octavo.model.files import io
 from octavo.tuning import search
-from octavo.tuning.forecast import LARGEST_CORRECTION, TIMING, TIMING_FACTOR, Forecast, Work, weight_products
+from octavo.tuning.forecast import (
+    LARGEST_CORRECTION,
+    MEMORY,
+    OVERDUE,
+    TIMING,
+    TIMING_FACTOR,
+    Forecast,
+    Work,
+    weight_products,
+)
 from tuning.nets import conv_and_linear, samples
 
 Told = list[tuple[str, int, int | None]]
@@ -61,6 +70,19 @@ def test_a_phase_that_goes_on_is_extrapolated() -> None:
     assert clock.whole[-1] == (WHOLE_RUN, 30, 60)
 
 
+def test_the_first_samples_of_a_phase_count_little() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    forecast.begin(Work(passes=10), [])
+    predicted = forecast.seconds_left
+    clock.now = 10.0  # of which workers took most, to start
+    forecast.progress("a: calibrate", 0, 100)
+    forecast.progress("a: calibrate", 1, 100)
+    clock.now = 11.0
+    forecast.progress("a: calibrate", 1, 100)
+    assert forecast.seconds_left < predicted + 10.0
+
+
 def test_what_takes_longer_than_predicted_lengthens_the_rest_within_bounds() -> None:
     clock = Clock()
     forecast = forecast_of(clock)
@@ -73,6 +95,84 @@ def test_what_takes_longer_than_predicted_lengthens_the_rest_within_bounds() -> 
     clock.now += 1000 * predicted
     forecast.begin(work, [])
     assert forecast.seconds_left == pytest.approx(predicted / 2 * LARGEST_CORRECTION)
+
+
+def test_the_last_work_counts_most_for_the_pace() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    work = Work(made=1)
+    forecast.begin(work, [])
+    usual = forecast.seconds_left
+    for factor in (3.0, 1.0):
+        clock.now += factor * usual
+        forecast.begin(work, [])
+    assert forecast.seconds_left == pytest.approx(usual * (3 * MEMORY + 1) / (MEMORY + 1))
+
+
+def test_before_anything_is_made_the_pace_is_that_of_the_machine() -> None:
+    idle, busy = (
+        Forecast(Clock().tell, 10, 5, run_seconds=0.1, slowdown=slowdown, clock=Clock(), began=0.0)
+        for slowdown in (1.0, 4.0)
+    )
+    for forecast in (idle, busy):
+        forecast.begin(Work(passes=1, made=2), [])
+    assert busy.seconds_left == pytest.approx(4 * idle.seconds_left)
+
+
+def test_what_may_be_left_out_counts_with_its_chance_and_makes_bounds() -> None:
+    clock, alone = Clock(), forecast_of(Clock())
+    alone.begin(Work(made=1), [])
+    one = alone.seconds_left
+    forecast = forecast_of(clock)
+    forecast.begin(Work(made=1), [Work(made=1), Work(made=2, chance=0.5)])
+    assert forecast.seconds_left == pytest.approx(3 * one)
+    assert forecast.bounds == pytest.approx((2 * one, 4 * one))
+    told = next(one for one in reversed(clock.told) if one[0] == WHOLE_RUN_BOUNDS)
+    assert told[1:] == (int(np.ceil(2 * one)), int(np.ceil(4 * one)))
+
+
+def test_nothing_is_told_while_the_trials_ahead_are_unknown() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    forecast.begin(Work(made=1), [], is_known=False)
+    clock.now = 5.0
+    forecast.progress("a: verify", 0, None)
+    assert not clock.whole
+    forecast.begin(Work(made=1), [])
+    assert clock.whole
+
+
+def test_a_work_that_is_overdue_is_not_about_to_end() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    forecast.begin(Work(made=1), [])
+    forecast.progress("a: rounding", 0, None)
+    clock.now = 80.0
+    forecast.progress("a: rounding", 0, None)
+    assert forecast.seconds_left == pytest.approx(80.0 * OVERDUE)
+
+
+@pytest.mark.parametrize("machine", [1.0, 3.0, 8.0])
+@pytest.mark.parametrize("model", [0.6, 1.0, 2.0])
+def test_estimates_come_true_within_a_third_on_slow_machines_and_models(machine: float, model: float) -> None:
+    """A search of ten parts whose passes and models take longer than usual, on a machine that is busy."""
+    clock = Clock()
+    forecast = Forecast(clock.tell, 10, 5, run_seconds=0.1, slowdown=machine, clock=clock, began=0.0)
+    works = [Work(passes=1, made=1), *[Work(passes=2, made=1), Work(made=2)] * 5]
+    for number, work in enumerate(works):
+        forecast.begin(work, works[number + 1 :], is_known=number > 0)
+        if work.passes:
+            for done in range(11):
+                forecast.progress("calibrate", done, 10)
+                clock.now += 0.2 * machine * model * work.passes if done < 10 else 0.0
+        for name in "ab"[: work.made]:
+            for _ in range(10):
+                forecast.progress(f"{name}: quantize", 0, None)
+                clock.now += 0.16 * machine * model
+    assert len(clock.whole) > 20
+    for _, elapsed, total in clock.whole:
+        left, true = (total or 0) - elapsed, clock.now - elapsed
+        assert abs(left - true) <= max(true / 3, 2 + 0.5 * machine)
 
 
 def test_timing_has_seconds_of_its_own_that_correct_nothing_else() -> None:
@@ -118,6 +218,25 @@ def test_a_time_limit_bounds_what_is_left() -> None:
     forecast.most = lambda: 4.0
     forecast.begin(Work(passes=100), [])
     assert forecast.seconds_left == 4.0
+
+
+def test_a_limit_on_processor_time_is_converted_at_the_pace_of_the_last_half_minute() -> None:
+    clock = Clock()
+    forecast = Forecast(
+        clock.tell,
+        10,
+        5,
+        run_seconds=0.1,
+        clock=clock,
+        most=lambda: 20.0 - clock.now / 4,
+        spent=lambda: clock.now / 4,
+        began=0.0,
+    )
+    forecast.begin(Work(passes=1000), [])
+    for _ in range(80):
+        clock.now += 0.5
+        forecast.progress("calibrate", 0, None)
+    assert forecast.seconds_left == pytest.approx(40.0)
 
 
 def test_steps_cost_passes_and_products_and_unknown_ones_a_pass() -> None:

@@ -10,16 +10,20 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
-from octavo.core.progress import WHOLE_RUN
+from octavo.core.progress import WHOLE_RUN, WHOLE_RUN_BOUNDS
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.progress import Progress
 
 PATIENCE = 1.0  # seconds before a phase is worth a bar or a line
 INTERVAL = 30.0  # seconds between plain lines
+OVERDUE = 0.25  # of the time since an estimate was told: what is left where it is over
+WIDE = 1.5  # times the least that is left: where it may be more, both ends are shown
 _LONGEST_TITLE = 32  # characters of what is being done, so that a bar of 80 columns holds the rest
 
 
@@ -128,23 +132,49 @@ class _Phase:
 class _WholeRun:
     """How long all phases together take, as the run estimates it."""
 
-    begun: float
-    end: float
+    clock: Callable[[], float] = time.monotonic
+    begun: float = 0.0
+    ends: tuple[float, float, float] | None = None  # by the estimate, at the earliest and at the latest
+    told: float = 0.0
+    bounds: tuple[int, int] | None = None  # seconds that it takes in all, which come before the estimate
 
-    @classmethod
-    def of(cls, elapsed: int, total: int | None) -> _WholeRun:
-        now = time.monotonic()
-        return cls(now - elapsed, now - elapsed + max(total or 0, elapsed))
+    def update(self, name: str, done: int, total: int | None) -> None:
+        """Take note of an estimate, or of its bounds."""
+        total = max(total or 0, done)
+        if name == WHOLE_RUN_BOUNDS:
+            self.bounds = (done, total)
+            return
+        self.told = self.clock()
+        self.begun = self.told - done
+        least, most = self.bounds if self.bounds is not None else (total, total)
+        self.ends = (self.begun + total, self.begun + min(least, total), self.begun + max(most, total))
 
     @property
     def elapsed(self) -> float:
         """Return the seconds since the beginning."""
-        return time.monotonic() - self.begun
+        return self.clock() - self.begun
 
     @property
-    def seconds_left(self) -> float:
-        """Return the seconds that are left; at least one, as it is not over."""
-        return max(1.0, self.end - time.monotonic())
+    def share(self) -> float | None:
+        """Return how much of the run is over; None as long as nobody knows."""
+        if self.ends is None:
+            return None
+        return self.elapsed / max(self.elapsed + self._left(self.ends[0]), 1e-9)
+
+    @property
+    def rest(self) -> str:
+        """Return how long the rest takes: about so long, or from so long to so long."""
+        if self.ends is None:
+            return ""
+        left, least, most = map(self._left, self.ends)
+        if most > WIDE * least:
+            return f"{_clock(least)} to {_clock(most)} left in all"
+        return f"about {_clock(left)} left in all"
+
+    def _left(self, end: float) -> float:
+        """Return the seconds to an end; one that is near, or over, moves away while nothing new is told."""
+        now = self.clock()
+        return max(1.0, end - now, OVERDUE * (now - self.told))
 
 
 def _clock(seconds: float) -> str:
@@ -157,13 +187,13 @@ class _Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._phase: _Phase | None = None
-        self._whole: _WholeRun | None = None
+        self._whole = _WholeRun()
         self._last = time.monotonic()
 
     def update(self, name: str, done: int, total: int | None) -> None:
         """Take note of how far a phase is; another name ends the one before."""
-        if name == WHOLE_RUN:
-            self._whole = _WholeRun.of(done, total)
+        if name in (WHOLE_RUN, WHOLE_RUN_BOUNDS):
+            self._whole.update(name, done, total)
             return
         if self._phase is None or self._phase.name != name:
             self.end()
@@ -171,10 +201,9 @@ class _Lines:
         self._phase.update(done, total)
         if time.monotonic() - self._last > INTERVAL:
             self._last = time.monotonic()
-            left = self._whole.seconds_left if self._whole is not None else self._phase.seconds_left
-            where = " in all" if self._whole is not None else ""
-            rest = f", about {left:.0f} s left{where}" if left is not None else ""
-            say(f"{self._phase}{rest}", self._stream)
+            left = self._phase.seconds_left
+            rest = self._whole.rest or (f"about {_clock(left)} left" if left is not None else "")
+            say(", ".join(filter(None, [str(self._phase), rest])), self._stream)
 
     def end(self) -> None:
         """Write the line of the phase, if it was long."""
@@ -194,8 +223,8 @@ class _Bar:
         self._stream = stream
         self._lock = threading.Lock()
         self._phase = _Phase("")
-        self._whole: _WholeRun | None = None
         self._begun = time.monotonic()
+        self._whole = _WholeRun()
         self._bar: Progress | None = None
         self._is_over = False
         self._timer = threading.Timer(PATIENCE, self._show)
@@ -205,13 +234,12 @@ class _Bar:
     def update(self, name: str, done: int, total: int | None) -> None:
         """Take note of how far a phase is."""
         with self._lock:
-            if name == WHOLE_RUN:
-                self._whole = _WholeRun.of(done, total)
+            if name in (WHOLE_RUN, WHOLE_RUN_BOUNDS):
+                self._whole.update(name, done, total)
             else:
                 if self._phase.name != name:
                     self._phase = _Phase(name)
                 self._phase.update(done, total)
-            self._draw()
 
     def end(self) -> None:
         """Clear the line."""
@@ -225,33 +253,44 @@ class _Bar:
     @property
     def rest(self) -> str:
         """Return how much of the phase is done, and how long the whole run takes, or else this phase."""
-        if self._whole is None:
+        if not (whole := self._whole.rest):
             return self._phase.rest
-        return ", ".join(filter(None, [self._phase.count, f"{_clock(self._whole.seconds_left)} left in all"]))
+        return ", ".join(filter(None, [self._phase.count, whole]))
 
     @property
     def clock(self) -> str:
         """Return the time since the beginning."""
         return _clock(time.monotonic() - self._begun)
 
-    def _draw(self) -> None:
-        if self._bar is not None:
-            (task,) = self._bar.tasks
-            if self._whole is not None:
-                task.completed, task.total = self._whole.elapsed, self._whole.end - self._whole.begun
-            else:
-                task.total = self._phase.total if self._phase.is_counted else None  # none: the bar pulses
-                task.completed = self._phase.done
-            task.fields["phase"] = self._phase
+    def draw(self, bar: Progress) -> None:
+        """Take over what is known now; called for each frame, so that the bar moves between reports."""
+        if not bar.tasks:
+            return
+        (task,) = bar.tasks
+        if (share := self._whole.share) is not None:
+            task.completed, task.total = share, 1.0
+        else:
+            task.total = self._phase.total if self._phase.is_counted else None  # none: the bar pulses
+            task.completed = self._phase.done
+        task.fields["phase"] = self._phase
 
     def _show(self) -> None:
         from rich.console import Console as RichConsole
         from rich.progress import BarColumn, Progress, TextColumn
 
+        shown = self
+
+        class Frames(Progress):
+            """A line whose figures are those of the moment in which it is drawn."""
+
+            def get_renderables(self) -> Iterable[RenderableType]:
+                shown.draw(self)
+                return super().get_renderables()
+
         with self._lock:
             if self._is_over:
                 return
-            self._bar = Progress(
+            self._bar = Frames(
                 TextColumn("{task.fields[phase].title}", markup=False),
                 BarColumn(bar_width=24),
                 TextColumn("{task.fields[bar].rest}", markup=False),
@@ -260,7 +299,6 @@ class _Bar:
                 transient=True,
             )
             self._bar.add_task("", total=None, phase=self._phase, bar=self)
-            self._draw()
             self._bar.start()
 
 

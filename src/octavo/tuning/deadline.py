@@ -58,7 +58,8 @@ class Deadline:
     is_armed: bool = False  # once there is a result to fall back on
     is_kept: bool = False  # once a result meets the requirements
     began: float = field(default_factory=time.monotonic)
-    began_cpu: float = field(default_factory=processor_seconds)
+    made: float = field(default_factory=time.monotonic)
+    made_cpu: float = field(default_factory=processor_seconds)
 
     @classmethod
     def after(cls, limit: Limit | float | None) -> Deadline:
@@ -74,7 +75,7 @@ class Deadline:
         wall = time.monotonic() - self.began
         if self.limit is None or self.limit.counts_waiting:
             return wall
-        return min(wall, processor_seconds() - self.began_cpu)
+        return min(wall, processor_seconds() - self.made_cpu)
 
     @property
     def allowed(self) -> float:
@@ -90,10 +91,10 @@ class Deadline:
         return self.allowed - self.elapsed if self.is_armed else math.inf
 
     @property
-    def wall_seconds_left(self) -> float:
-        """Return the time that is left on the clock; endless where a limit does not count waiting."""
-        counts = self.limit is not None and self.limit.counts_waiting
-        return self.seconds_left if counts else math.inf
+    def slowdown(self) -> float:
+        """Return the seconds on the clock for each second of processor time so far."""
+        spent = processor_seconds() - self.made_cpu
+        return max(time.monotonic() - self.made, 0.0) / spent if spent > 0 else 1.0
 
     @property
     def is_over(self) -> bool:

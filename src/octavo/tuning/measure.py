@@ -114,16 +114,16 @@ class Reference:
         names = None if self.language is None else [self.language.logits]
         answers, taken = [], []
         for number, sample in enumerate(self.samples):
-            began = time.monotonic()
+            began = time.process_time()
             answer = session.run(sample, names)
-            taken.append(time.monotonic() - began)
+            taken.append(time.process_time() - began)
             _save(folder / f"sample{number}.npz", sample)
             _save(folder / f"answer{number}.npz", answer)
             if self.language is None:  # logits of all samples are large, and it is known what they are
                 answers.append(answer)
         found = Outputs.of_language_model(self.language) if self.language else outputs_of(answers, samples[0])
         self.job = Judging(folder, found)
-        self.run_seconds = median(taken)  # the first run reserves memory as well
+        self.run_seconds = median(taken)  # of processor time; the first run reserves memory as well
 
     def fidelity(
         self, names: Sequence[str], engine: Engine, progress: Progress | None = None

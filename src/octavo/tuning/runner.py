@@ -76,7 +76,9 @@ class TrialRunner:
             samples=len(self.split.calibration or ()),
             held=len(self.split.held),
             run_seconds=self.reference.run_seconds,
-            most=lambda: self.deadline.wall_seconds_left,
+            slowdown=self.deadline.slowdown,
+            most=lambda: self.deadline.seconds_left,
+            spent=lambda: self.deadline.elapsed,
             began=self.deadline.began,
         )
         self.run = replace(self.run, progress=self.forecast.progress)

@@ -15,6 +15,7 @@ little comes first, and a trial that could not be chosen even if it were exact i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from octavo.core.recipe import Recipe
 from octavo.errors import OctavoError
@@ -37,7 +38,7 @@ from octavo.tuning.candidates import (
     without_start,
 )
 from octavo.tuning.deadline import OutOfTime
-from octavo.tuning.forecast import Work, weight_products
+from octavo.tuning.forecast import LIKELY, UNLIKELY, UNSURE, Work, weight_products
 from octavo.tuning.requirements import Requirements
 from octavo.tuning.runner import TrialRunner
 from octavo.tuning.sensitivity import Layer
@@ -111,41 +112,51 @@ class Search:
         stages = list(ahead)
         later = [work for name in stages[stages.index(stage) + 1 :] for work in ahead[name]]
         present = ahead[stage]
-        self.runner.forecast.begin(present[0] if present else Work(), [*present[1:], *later])
+        is_known = not self._takes_data or any(one.candidate.static for one in self.runner.trials)
+        self.runner.forecast.begin(
+            replace(present[0], chance=1.0) if present else Work(), [*present[1:], *later], is_known=is_known
+        )
+
+    @property
+    def _takes_data(self) -> bool:
+        """Whether static trials are made; what comes after the first one depends on it."""
+        return self.runner.split.calibration is not None and self.base.is_static
 
     def _works(self) -> dict[str, list[Work]]:
         """Return what each stage takes, in order."""
-        runner, half = self.runner, self.seconds / 2
+        half = self.seconds / 2
         start = self._start(steps=False, mixed=False) or self._start(steps=True, mixed=False)
-        has_data = runner.split.calibration is not None and self.base.is_static
-        steps: list[Work] = []
-        if has_data and (start is None or self._could_gain(start)):
-            steps = self._step_works(start)
-        grown = [Work(made=3, timed=3, seconds=half)] * (2 if self.thorough else 1)
-        quick = 1 if self.quick is None else len(self.quick)
         untimed = start is not None and start.speed is None  # its fidelity tells alone
+        steps: list[Work] = []
+        if start is not None and self._takes_data and (untimed or self._could_gain(start)):
+            steps = self._step_works(start, UNSURE if untimed else LIKELY)
+        grown = Work(made=3, timed=3, seconds=half)
+        if not self.thorough:
+            grown = replace(grown, chance=UNSURE if steps else 1.0)
+        quick = 1 if self.quick is None else len(self.quick)
         close = self.requirements.is_close(start) if start is not None and untimed else self._is_close()
         return {
             "float": [],
             "dynamic": [Work(made=1, timed=2, seconds=FIRST_LOOK)],
-            "static": [Work(passes=1, made=1)] if has_data else [],
+            "static": [Work(passes=1, made=1)] if self._takes_data else [],
             "quick": [Work(made=quick, timed=quick + 2, seconds=half)],
             "steps": steps,
-            "layers in float": grown if self.thorough or (start is not None and not close) else [],
+            "layers in float": [grown, grown] if self.thorough else [] if start is None or close else [grown],
             "compressed": [],
-            "finals": self._final_works(self.seconds / 4 if steps else self.seconds),  # seldom after steps
+            "finals": self._final_works(UNLIKELY if steps else LIKELY),
         }
 
-    def _final_works(self, seconds: float) -> list[Work]:
+    def _final_works(self, chance: float) -> list[Work]:
         """Return the last timing, which is done where the finalists differ in speed."""
         good = self._finalists()
         if len(good) > 1 and len({trial.speed for trial in good}) == 1:
             return []
-        return [Work(timed=min(FINALISTS, max(2, len(good))) if good else FINALISTS, seconds=seconds)]
+        timed = min(FINALISTS, max(2, len(good))) if good else FINALISTS
+        return [Work(timed=timed, seconds=self.seconds, chance=chance)]
 
-    def _step_works(self, start: Trial | None) -> list[Work]:
+    def _step_works(self, start: Trial, chance: float) -> list[Work]:
         """Return what the candidates with steps take that are not made yet; what others observed is known."""
-        if start is None or start.result is None:
+        if start.result is None:
             return []
         plan = start.result.plan
         if self._products is None:
@@ -157,7 +168,7 @@ class Search:
             fresh = [step for step in one.recipe.steps if step not in known]
             known.update(fresh)
             if one.name not in made:
-                works.append(Work.of_steps(fresh, self._products))
+                works.append(replace(Work.of_steps(fresh, self._products), chance=chance))
         return works
 
     def _try_language(self) -> None:
@@ -173,7 +184,10 @@ class Search:
             has_data=runner.split.calibration is not None,
             thorough=self.thorough,
         )
-        for candidate in candidates:
+        one = Work(made=1, timed=1, seconds=self.seconds / 2)
+        for number, candidate in enumerate(candidates, 1):
+            last = self._final_works(UNSURE)
+            runner.forecast.begin(one, [*[one] * (len(candidates) - number), *last])
             self._time(runner.try_all([candidate]))
             self._keep_best()
         self._compress()

@@ -62,12 +62,17 @@ class Subject:
     changes: PlanChanges = field(default_factory=PlanChanges)  # phase plan
     progress: Callable[[str, int, int | None], None] | None = None  # phase, parts done, parts in all
 
-    def each(self, name: str, items: Sequence[Item]) -> Iterator[Item]:
-        """Give the items that a step goes through, and report how far it is."""
-        for number, item in enumerate(items):
+    def each(
+        self, name: str, items: Sequence[Item], cost: Callable[[Item], float] = lambda item: 1.0
+    ) -> Iterator[Item]:
+        """Give the items that a step goes through, and report how far it is: items of the mean cost."""
+        costs = [cost(item) for item in items]
+        mean, done = sum(costs) / max(len(costs), 1), 0.0
+        for item, own in zip(items, costs, strict=True):
             if self.progress is not None:
-                self.progress(name, number, len(items))
+                self.progress(name, round(done / mean) if mean else 0, len(items))
             yield item
+            done += own
 
     def is_quantized(self, node: ir.Node | None) -> bool:
         """Return whether the plan quantizes a node."""

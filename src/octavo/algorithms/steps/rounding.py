@@ -16,7 +16,7 @@ the same work with CuPy or PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,6 +40,8 @@ from octavo.core.arrays import arrays, checked_device
 from octavo.core.granularity import PerTensor
 from octavo.core.qparams import QParams
 from octavo.core.stats import State
+
+LEAST_COST = 1e6  # multiplications that take as long as what each group of layers takes beside them
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class Rounding(Step):
         together: dict[tuple[str, float], list[QuantizedLayer]] = {}
         for one in found:
             together.setdefault((moment_names(one.layer)["gram"], one.input_scale), []).append(one)
-        for (_, step), group in subject.each(self.name, list(together.items())):
+        groups = list(together.items())
+        for (_, step), group in subject.each(self.name, groups, lambda item: _cost(item[1])):
             inputs = input_moments(group[0].layer, stats)
             if inputs is None:
                 done += [Refusal(one.layer.name, "its input was not observed") for one in group]
@@ -109,3 +112,12 @@ def rescaled(one: QuantizedLayer, scales: F64) -> QParams:
     if isinstance(old.granularity, PerTensor):
         scale = np.asarray(scale[0])
     return QParams(scale.astype(old.scale.dtype), old.zero_point, old.qtype, old.granularity)
+
+
+def _cost(group: Sequence[QuantizedLayer]) -> float:
+    """Return the multiplications that layers of one input take: N · K² each, and K³ to factorize ``H``."""
+    layers = [one.layer for one in group]
+    kernel = max(layer.products for layer in layers)
+    return (
+        sum(layer.outputs * layer.products**2 for layer in layers) + layers[0].groups * kernel**3 + LEAST_COST
+    )
