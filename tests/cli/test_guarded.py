@@ -157,12 +157,16 @@ def test_the_third_request_ends_native_code_that_does_not_listen(folder: Path) -
     assert list((folder / "tmp").iterdir()) == []
 
 
-def test_a_request_to_stop_that_a_library_makes_an_error_of_is_one_still(folder: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_request_to_stop_that_a_library_makes_an_error_of_is_one_still(
+    folder: Path, number: int, code: int
+) -> None:
     process = _started("--data", "data:loading")
     _asleep()
-    os.kill(process.pid, signal.SIGTERM)
+    os.kill(process.pid, number)
     said = process.communicate(timeout=60)[1]
-    assert (process.returncode, "loaded" in said) == (143, False)
+    assert (process.returncode, "loaded" in said) == (code, False)
+    assert ("interrupted" in said) is (number == signal.SIGINT)
     assert (folder / "out.onnx").read_bytes() == b"old"
 
 

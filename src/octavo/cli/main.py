@@ -50,6 +50,7 @@ _VERBS = (  # modules of octavo.cli with a VERB, in the order in which they are 
 VERBS: tuple[Verb, ...] = tuple(load_entry("octavo.cli", f"{module}:VERB") for module in _VERBS)
 
 FAULT, WRONG_REQUEST, UNFORESEEN, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 130, 141  # exit codes; 128 + signal
+_STOPPED = "interrupted; nothing half-written is left behind."
 
 _EPILOG = """\
 examples:
@@ -189,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _closed_pipe()
     except KeyboardInterrupt:
         console.end_phase()
-        _complain("interrupted; nothing half-written is left behind.")
+        _complain(_STOPPED)
         return INTERRUPTED
     except MemoryError as error:
         console.end_phase()
@@ -198,8 +199,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(OctavoError(f"{why}; the outputs are as before: {advice}."), FAULT, as_json, debug)
     except Exception as error:
         console.end_phase()
+        if (asked := guarded.stopped()) is not None:  # a library made another error of it
+            if asked == INTERRUPTED:
+                _complain(_STOPPED)
+            return asked
         error = _foreseen(error)
-        return guarded.stopped() or _failed(error, _code_of(error), as_json, debug, _flags_of(given))
+        return _failed(error, _code_of(error), as_json, debug, _flags_of(given))
     return answer.code
 
 
