@@ -12,11 +12,14 @@ from builders import model, node, tensor
 import octavo
 from calibration.graphs import fetch, normal
 from octavo.calibration import collect, sampled
+from octavo.calibration.observe.augment import augment
 from octavo.calibration.observe.collect import Collector
+from octavo.calibration.observe.observing_session import observations_of
 from octavo.calibration.statistics import HistogramState
 from octavo.core.requests import Extremes, Histogram, Lattice, Request
 from octavo.core.stats import Stats
 from octavo.errors import DataError, RecipeError
+from octavo.model.files.serialize import skeleton
 
 MAPS = ("x", "c1", "r1", "c2", "sum", "r2")
 
@@ -106,6 +109,16 @@ def test_batches_and_splits_give_the_same_bits() -> None:
         assert isinstance(other, HistogramState)
         assert (one.low, one.high, one.exponent) == (other.low, other.high, other.exponent)
         assert np.array_equal(one.bins()[1], other.bins()[1])
+
+
+def test_outputs_about_the_first_maps_are_made_by_the_last_nodes() -> None:
+    """So the runtime computes them first, and lets go of the maps."""
+    loaded, requests = prepared()
+    proto = skeleton(loaded, 10)
+    augmented = augment(proto, observations_of(loaded, sampled(loaded, requests, None)))
+    maker = {name: place for place, one in enumerate(proto.graph.node) for name in one.output}
+    places = [maker[augmented.values[tensor]] for tensor in MAPS]
+    assert places == sorted(places, reverse=True)
 
 
 def test_extremes_of_each_sample_come_with_it() -> None:

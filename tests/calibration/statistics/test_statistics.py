@@ -26,6 +26,7 @@ from octavo.calibration.statistics import (
     MomentsState,
     SampleExtremesState,
 )
+from octavo.calibration.statistics.histograms import Waiting
 from octavo.calibration.statistics.state_parts import SampleSet
 from octavo.core.stats import Stats
 from octavo.errors import DataError, TableError
@@ -360,6 +361,23 @@ def test_seen_samples_are_a_set_in_few_bytes(indices: list[int]) -> None:
     assert len(seen) == len(set(indices))
     assert SampleSet([(index, index + 1) for index in indices]).to_bytes() == seen.to_bytes()
     assert SampleSet.from_bytes(seen.to_bytes()).merge(seen).to_bytes() == seen.to_bytes()
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+@pytest.mark.parametrize("sizes", [(5,), (3000, 4097, 1, 12_000), (20_000, 40_000, 0, 300)])
+def test_values_that_wait_are_counted_to_the_same_bits(sizes: tuple[int, ...], stride: int) -> None:
+    rng = np.random.default_rng(3)
+    at_once, later = HistogramState(stride=stride), HistogramState(stride=stride)
+    waiting = Waiting(later)
+    for index in range(60):
+        x = (rng.standard_normal(sizes[index % len(sizes)]) * 1.2**index).astype(np.float32)
+        x = np.maximum(x, 0) if index % 3 else x
+        x[:1] = np.inf if index == 40 else x[:1]
+        for state in (at_once, waiting):
+            state.update(x, index)
+        x[:] = 7  # its owner may use it again
+    waiting.count()
+    assert later.to_bytes() == at_once.to_bytes()
 
 
 def test_memory_does_not_grow_with_the_samples() -> None:

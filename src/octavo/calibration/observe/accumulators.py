@@ -23,6 +23,7 @@ from octavo.calibration.statistics import (
     SampleExtremesState,
     SumState,
 )
+from octavo.calibration.statistics.histograms import Waiting
 from octavo.calibration.statistics.state_parts import SampleSet
 from octavo.core.requests import EveryNth, Extremes, Histogram, Lattice, Request
 from octavo.core.stats import State
@@ -171,16 +172,17 @@ class Accumulators:
             raise _nan(self._tensors[int(np.argmax(bad))], index)
         self._table.add(index, row[0], row[1])
         for tensor, state in self._of_samples.items():
-            low, high = row[:2, self._column[tensor]]
+            low, high = row[:2, self._column[tensor]].tolist()
             if low <= high:
-                state.add(index, float(low), float(high))
+                state.add(index, low, high)
+        lows, highs = row[0].tolist(), row[1].tolist()
         for one in self._of_values:
             if one.some_samples and number is None:
                 continue
             values = outputs[self._augmented.values[one.tensor]]
-            if one.tensor in self._column:
-                low, high = row[:2, self._column[one.tensor]]
-                one.add_lattice(values, index, float(low), float(high))
+            column = self._column.get(one.tensor)
+            if column is not None:
+                one.add_lattice(values, index, lows[column], highs[column])
             else:
                 one.add(values, index, number if one.some_samples and number is not None else index)
 
@@ -224,6 +226,7 @@ class _ValueAccumulator:
     def __init__(self, tensor: str, request: Request) -> None:
         self.tensor, self.some_samples = tensor, request.some_samples
         self._first = _first_state(request)
+        self._waiting = Waiting(self._first) if isinstance(self._first, HistogramState) else None
         self._parts: list[FurtherStatistic] = []
         if request.channels is not None:
             self._parts.append(ChannelState(request.channels))
@@ -233,11 +236,12 @@ class _ValueAccumulator:
             self._parts.append(GramState())
         if request.sums:
             self._parts.append(SumState())
+        self._all = (self._waiting or self._first, *self._parts)
 
     def add(self, values: Array, index: int, number: int) -> None:
         """Take in one sample, which has this number among those that are seen."""
         try:
-            for state in (self._first, *self._parts):
+            for state in self._all:
                 state.update(values, number)
         except DataError as error:
             if np.isnan(values).any():
@@ -247,11 +251,13 @@ class _ValueAccumulator:
 
     def add_lattice(self, values: Array, index: int, low: float, high: float) -> None:
         """Take in some values of one sample, and the extremes of all."""
-        if low <= high and isinstance(self._first, HistogramState):
-            self._first.take(values, index, low, high)
+        if low <= high and self._waiting is not None:
+            self._waiting.take(values, index, low, high)
 
     def state(self) -> State:
         """Return the state of all samples."""
+        if self._waiting is not None:
+            self._waiting.count()
         if not self._parts:
             return self._first
         return CombinedState(self._first, {part.kind: part for part in self._parts})

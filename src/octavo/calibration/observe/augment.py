@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 import onnx_ir as ir
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -122,6 +123,7 @@ class Pack:
 
     name: str
     members: list[Observed]
+    first_end: Observed  # the last one of the first portion
 
     @property
     def images(self) -> int | str | None:
@@ -155,6 +157,12 @@ def augment(
     """Make a model return what is observed, in place; nodes that nothing needs any more are removed.
 
     ``group_small`` returns small tensors as they are, many in one output.
+
+    The runtime works its way back from the last node that nothing reads. So the outputs about the first
+    tensors are made by the last nodes: each is then computed as soon as its tensors are there, while they are
+    in the cache, and lets go of them; otherwise all tensors would be kept to the end. Maps are returned by a
+    Flatten, which is such a last node: a change of layout would be put behind any other as one of the
+    runtime's own.
     """
     graph = proto.graph
     writer = GraphWriter(proto)
@@ -163,18 +171,27 @@ def augment(
     keep_sums_fused(graph, observations, writer)
     found = observe_graph(graph, {t: how for t, how in observations.items() if t not in grouped}, writer)
     values = [item for item in found if item.reduction is None]
-    result = Augmented(
-        values={item.tensor: item.value for item in values},
-        sampled=[item.tensor for item in values if item.is_sampled],
-    )
+    result = Augmented(sampled=[item.tensor for item in values if item.is_sampled])
+    places = {item.value: place for place, item in enumerate(found)}
+    last: list[tuple[int, list[NodeProto]]] = []  # the nodes that end with an output, by what they read
     del graph.output[:]
     for item in values:
-        _add_output(graph, item.value)
+        name, made = item.value, list[NodeProto]()
+        if item.as_rows:
+            name = writer.node(made, "Flatten", [item.value], f"{item.tensor}/rows", axis=1)
+            last.append((places[item.value], made))
+        result.values[item.tensor] = name
+        _add_output(graph, name)
     for group in groups:
         name = writer.node(graph.node, "Concat", group, "group", axis=0)
         result.groups[name] = [(tensor, (observations[tensor].shape or (0,))[0]) for tensor in group]
         _add_output(graph, name)
-    result.packs = _packed(graph, [item for item in found if item.reduction is not None], writer)
+    for pack, made in _packed([item for item in found if item.reduction is not None], writer):
+        result.packs.append(pack)
+        last.append((places[pack.first_end.value], made))
+        _add_output(graph, pack.name)
+    for _, made in sorted(last, key=itemgetter(0), reverse=True):
+        graph.node.extend(made)
     result.used = _prune(graph)
     return result
 
@@ -206,16 +223,11 @@ def _groups(graph: GraphProto, observations: Mapping[str, Observation]) -> list[
     return found[::-1]
 
 
-def _packed(graph: GraphProto, numbers: Sequence[Observed], writer: GraphWriter) -> list[Pack]:
-    """Return a few outputs for all numbers, the one for the first tensors last among the nodes.
+def _packed(numbers: Sequence[Observed], writer: GraphWriter) -> Iterator[tuple[Pack, list[NodeProto]]]:
+    """Give a few outputs for all numbers, and the nodes that make them.
 
-    The runtime works its way back from the last node that nothing reads. In this order, each pack is
-    computed as soon as its tensors are there, while they are in the cache, and lets go of them; otherwise all
-    tensors would be kept to the end. (Flatten is such a last node: a change of layout would be put behind
-    Concat as one of the runtime's own.) Its time for a run is quadratic in the number of outputs.
+    The runtime's time for a run is quadratic in the number of outputs.
     """
-    packs: list[Pack] = []
-    nodes: list[list[NodeProto]] = []
     size = 1 if writer.opset < _SEQUENCES_SINCE else -(-len(numbers) // _PACKS)
     for portions in _chained(_divided(numbers, size)):
         members = [item for portion in portions for item in portion]
@@ -228,12 +240,7 @@ def _packed(graph: GraphProto, numbers: Sequence[Observed], writer: GraphWriter)
             name = writer.node(made, "ConcatFromSequence", [sequence], "packed", axis=0, new_axis=1)
         else:
             (name,) = names
-        packs.append(Pack(name, members))
-        nodes.append(made)
-        _add_output(graph, name)
-    for made in reversed(nodes):
-        graph.node.extend(made)
-    return packs
+        yield Pack(name, members, portions[0][-1]), made
 
 
 def _in_turn(nodes: list[NodeProto], portions: Sequence[Sequence[Observed]], writer: GraphWriter) -> str:

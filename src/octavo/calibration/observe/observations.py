@@ -94,6 +94,7 @@ class Observation:
     step: int | None = None
     is_float32: bool = True
     shape: tuple[int, ...] | None = None  # where it is known
+    as_rows: bool = False  # its values may be returned in rows, one for each entry of the first axis
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class Observed:
     is_sampled: bool = False  # it tells the minimum, as long as that is zero
     images: MapImages | None = None  # it is one number for each channel of so many images
     is_negated: bool = False
+    as_rows: bool = False
 
 
 class Nodes(Protocol):
@@ -203,13 +205,14 @@ def observe(
             strides = (how.step, how.step)
             some = writer.node(nodes, "MaxPool", [value], tensor, kernel_shape=(1, 1), strides=strides)
             is_sampled = isinstance(how.extremes, NonNegativeMap)
-            yield Observed(tensor, None, some, how.shape is not None, is_sampled=is_sampled)
+            fixed = how.shape is not None
+            yield Observed(tensor, None, some, fixed, is_sampled=is_sampled, as_rows=how.as_rows)
         return
     if in_subgraph:
         value = writer.node(nodes, "Reshape", [value, writer.row()], tensor)
     elif is_input and value == tensor:
         value = writer.node(nodes, "Identity", [tensor], tensor)
-    yield Observed(tensor, None, value, how.shape is not None)
+    yield Observed(tensor, None, value, how.shape is not None, as_rows=how.as_rows)
 
 
 def _extremes(

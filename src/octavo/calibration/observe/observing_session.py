@@ -16,7 +16,7 @@ from octavo.calibration.observe.augment import Augmented, augment, by_pooling
 from octavo.calibration.observe.observations import Observation, Reduced
 from octavo.calibration.observe.run_queue import Outputs, RunQueue, bytes_of
 from octavo.core import scratch
-from octavo.core.requests import Extremes, Lattice, Request
+from octavo.core.requests import Extremes, Histogram, Lattice, Request
 from octavo.core.stats import State
 from octavo.data.feeds import copied
 from octavo.errors import ModelError, closest
@@ -153,7 +153,13 @@ def _observation(value: ir.Value, request: Request, in_main: bool) -> Observatio
     if isinstance(request.subset, Lattice) and in_main:
         step = request.subset.step
     is_float32 = query.element_type(value) == ir.DataType.FLOAT
-    return Observation(step=step, is_float32=is_float32, shape=query.static_shape(value))
+    as_rows = in_main and query.rank(value) == 4 and isinstance(request.kept, Histogram)
+    return Observation(
+        step=step,
+        is_float32=is_float32,
+        shape=query.static_shape(value),
+        as_rows=as_rows and not request.has_parts,
+    )
 
 
 def _without_overflow(model: ir.Model, observations: Mapping[str, Observation]) -> dict[str, Observation]:
