@@ -223,8 +223,7 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "left float; zero points always",
         ),
         (
-            "MatMulNBits: `importance`, `awq` and `gptq:weighted=yes:sequential=yes` by"
-            " `ObservedWeightOnlyQuantConfig`",
+            "MatMulNBits: `importance`, `awq` and `gptq:sequential=yes` by `ObservedWeightOnlyQuantConfig`",
             "no such algorithms",
         ),
         ("Behind a weight with leading axes of one, MatMulNBits needs one Reshape", "thirteen nodes more"),

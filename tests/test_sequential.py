@@ -51,9 +51,9 @@ def integers(result: octavo.Result) -> dict[str, np.ndarray]:
     return {name: matrix.integers for name, matrix in found.items() if matrix is not None}
 
 
-@pytest.mark.parametrize("more", ["", ":weighted=yes:act_order=yes"])
+@pytest.mark.parametrize("more", ["", ":weighted=no:act_order=no"])
 def test_a_layer_is_quantized_by_what_it_reads_from_quantized_layers(more: str) -> None:
-    how = Gptq(weighted=bool(more), act_order=bool(more))
+    how = Gptq(weighted=not more, act_order=not more)
     result = octavo.quantize(
         gated(), samples(), weights="int4", head="same", style="qdq", algorithm=f"gptq:sequential=yes{more}"
     )
@@ -90,7 +90,7 @@ def test_layers_of_another_algorithm_are_quantized_in_their_turn() -> None:
 def test_every_shape_of_decoder_is_quantized_layer_by_layer(shape: str) -> None:
     proto = SHAPES[shape]()
     data = feeds(proto)
-    result = octavo.quantize(proto, data, weights="int4", algorithm="gptq:weighted=yes:sequential=yes")
+    result = octavo.quantize(proto, data, weights="int4", algorithm="gptq:sequential=yes")
     assert [node.op_type for node in result.model.graph].count("MatMulNBits") == 13
     assert divergence(logits(result.model, data[0]), logits(io.load(proto), data[0])) < 0.1
 
@@ -98,9 +98,7 @@ def test_every_shape_of_decoder_is_quantized_layer_by_layer(shape: str) -> None:
 def test_after_awq_the_scaled_weights_are_quantized() -> None:
     proto = SHAPES["primitives"]()
     data = feeds(proto)
-    result = octavo.quantize(
-        proto, data, weights="int4", algorithm="gptq:weighted=yes:sequential=yes", steps="awq"
-    )
+    result = octavo.quantize(proto, data, weights="int4", algorithm="gptq:sequential=yes", steps="awq")
     assert divergence(logits(result.model, data[0]), logits(io.load(proto), data[0])) < 0.1
 
 
@@ -124,7 +122,7 @@ def test_bits_by_sensitivity_are_refused_beside_it() -> None:
 
 
 def test_data_that_can_be_read_once_is_enough_unless_a_step_reads_it_too() -> None:
-    algorithm = "gptq:weighted=yes:sequential=yes"
+    algorithm = "gptq:sequential=yes"
     once = octavo.quantize(gated(), iter(samples()), weights="int4", algorithm=algorithm)
     again = octavo.quantize(gated(), samples(), weights="int4", algorithm=algorithm)
     for name, made in integers(once).items():
@@ -136,7 +134,7 @@ def test_data_that_can_be_read_once_is_enough_unless_a_step_reads_it_too() -> No
 
 def test_another_library_gives_the_same_integers_up_to_ties(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    algorithm = "gptq:weighted=yes:act_order=yes:sequential=yes"
+    algorithm = "gptq:sequential=yes"
     one = integers(octavo.quantize(gated(), samples(), weights="int4", algorithm=algorithm))
     for module in ("algorithms.weights.gptq", "pipeline.sequential"):
         monkeypatch.setattr(f"octavo.{module}.arrays", lambda device: Torch("cpu"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +18,8 @@ from octavo.algorithms.weights.rtn import Furthest, Rtn
 from octavo.core.blocks import Blocks, BlockScheme
 from octavo.errors import DataError, RecipeError
 
-ALL = [Furthest(), Rtn(), Hqq(), KQuant(), Gptq()]
+PLAIN = Gptq(act_order=False, weighted=False)
+ALL = [Furthest(), Rtn(), Hqq(), KQuant(), PLAIN]
 NAMES = [type(a).__name__ for a in ALL]
 
 
@@ -148,13 +151,13 @@ def test_k_quant_lowers_the_weighted_error_of_every_block(bits: int, symmetric: 
 @pytest.mark.parametrize(
     "how",
     [
+        PLAIN,
+        replace(PLAIN, act_order=True),
+        replace(PLAIN, search=True),
+        replace(PLAIN, per_row=False),
+        replace(PLAIN, lazy=24),
+        replace(PLAIN, weighted=True),
         Gptq(),
-        Gptq(act_order=True),
-        Gptq(search=True),
-        Gptq(per_row=False),
-        Gptq(lazy=24),
-        Gptq(weighted=True),
-        Gptq(act_order=True, weighted=True),
     ],
     ids=[
         "plain",
@@ -189,7 +192,7 @@ def test_gptq_with_weighted_ranges_keeps_the_ranges_and_lowers_their_error(act_o
 
 def test_gptq_without_correlation_is_rounding() -> None:
     w = weights()
-    made, plain = (a.blocks(w, BlockScheme(4, 32), np.eye(96)) for a in (Gptq(), Rtn()))
+    made, plain = (a.blocks(w, BlockScheme(4, 32), np.eye(96)) for a in (PLAIN, Rtn()))
     np.testing.assert_array_equal(made.integers, plain.integers)
 
 
@@ -198,9 +201,9 @@ def test_gptq_bears_inputs_that_never_speak_and_products_of_low_rank() -> None:
     x = np.zeros((3, 96))
     x[:, :50] = np.random.default_rng(2).standard_normal((3, 50))
     products = x.T @ x
-    made = Gptq().blocks(w, BlockScheme(4, 32), products)
+    made = PLAIN.blocks(w, BlockScheme(4, 32), products)
     assert output_error(w, made, products) <= output_error(w, Rtn().blocks(w, BlockScheme(4, 32)), products)
-    silent = Gptq().blocks(w, BlockScheme(4, 32), np.zeros((96, 96)))
+    silent = PLAIN.blocks(w, BlockScheme(4, 32), np.zeros((96, 96)))
     np.testing.assert_array_equal(silent.integers, Rtn().blocks(w, BlockScheme(4, 32)).integers)
 
 

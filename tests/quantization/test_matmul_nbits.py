@@ -134,7 +134,7 @@ def test_gptq_brings_the_outputs_closer() -> None:
 
 
 @pytest.mark.parametrize("style", [QuantFormat.QOperator, QuantFormat.QDQ])
-@pytest.mark.parametrize("algorithm", ["importance", "awq", "gptq:weighted=yes:sequential=yes"])
+@pytest.mark.parametrize("algorithm", ["importance", "awq", "gptq:sequential=yes"])
 def test_algorithms_that_weigh_inputs_bring_the_outputs_closer(algorithm: str, style: QuantFormat) -> None:
     factors = np.exp(np.linspace(-2, 2, 64)).astype(np.float32)  # channels of unlike size between two layers
     arrays = {"w0": weights(64, 64, seed=2) * factors, "w1": weights(64, 64, seed=3)}

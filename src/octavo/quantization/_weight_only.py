@@ -39,8 +39,6 @@ _BITS = (2, 4, 8)  # that MatMulNBits takes
 
 def algorithm_of(name: str, settings: Any = None) -> Algorithm:
     """Return the algorithm of a stock name, or as a recipe writes it; ``settings`` is its config."""
-    if ":" in name:
-        return algorithm(name)
     match name.lower():
         case "default":
             return Furthest()
@@ -52,14 +50,17 @@ def algorithm_of(name: str, settings: Any = None) -> Algorithm:
             return Hqq()
         case "importance" | "awq":
             return Importance()
-        case "gptq":
+        case "gptq" if hasattr(settings, "percdamp"):
             return Gptq(
                 damping=settings.percdamp,
                 lazy=settings.block_size,
                 act_order=settings.actorder,
                 search=settings.mse,
                 per_row=settings.perchannel,
+                weighted=False,
             )
+    if name.lower().startswith("gptq"):
+        return algorithm(name)
     known = ("DEFAULT", "RTN", "k_quant", "HQQ", "GPTQ", "importance", "awq")
     raise RecipeError(
         f"There is no weight-only algorithm {name!r}{closest(name, known) or '.'} Known: {', '.join(known)}."

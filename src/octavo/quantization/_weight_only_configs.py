@@ -106,7 +106,7 @@ class HQQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
 class ObservedWeightOnlyQuantConfig(WeightOnlyQuantConfig):
     """Algorithms that look at inputs: ``importance``, ``awq``, which scales channels first, and others.
 
-    Others are written as in a recipe, with an option: ``gptq:weighted=yes:sequential=yes``.
+    Others are written as in a recipe, with an option: ``gptq:sequential=yes``.
     """
 
     def __init__(
