@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from octavo.quantization import matmul_bnb4_quantizer, preprocess, static_quantize_runner
 from octavo.quantization._calibrate_cli import parser as calibrate_parser
-from octavo.quantization._nbits_parser import parser as nbits_parser
+from octavo.quantization.matmul_nbits_quantizer import parser as nbits_parser
 from octavo.quantization.translate import OPTIONS
 
 INTRO = """\

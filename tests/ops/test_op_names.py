@@ -33,7 +33,7 @@ ALLOWED = {
     "model/prepare/batch_norm.py": "recognizes batch normalization that is written out",
     "model/prepare/rewrites.py": "operators with a bias of their own; this layer is below the op table",
     "quantization/_nbits_nodes.py": "defaults of onnxruntime.quantization's functions",
-    "quantization/_nbits_parser.py": "choices of a command line of onnxruntime.quantization",
+    "quantization/matmul_nbits_quantizer.py": "choices of a command line of onnxruntime.quantization",
     "quantization/_weight_only_configs.py": "defaults of onnxruntime.quantization's classes",
     "quantization/execution_providers/qnn/quant_config.py": "operators that this function treats by name",
     "quantization/operators/__init__.py": "names of classes of onnxruntime.quantization",

@@ -146,12 +146,15 @@ def test_augmented_model_returns_all_float_tensors(paths: tuple[str, str], tmp_p
         np.testing.assert_allclose(got, (sample["x"] @ WEIGHT).ravel(), rtol=1e-4, atol=1e-5)
 
 
-def test_augmented_model_can_be_narrowed_and_keep_its_weights_beside(
-    paths: tuple[str, str], tmp_path: Path
-) -> None:
-    out = tmp_path / "a.onnx"
-    debug.modify_model_output_intermediate_tensors(paths[0], out, ["Relu"], save_as_external_data=True)
-    assert (tmp_path / "a.onnx.data").exists()
+def test_augmented_model_can_be_narrowed_and_keep_its_weights_beside(tmp_path: Path) -> None:
+    out, wide = tmp_path / "a.onnx", plain()
+    wide.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.repeat(WEIGHT, 64, axis=1), "w"))
+    wide.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 256
+    onnx.save(wide, tmp_path / "m.onnx")
+    debug.modify_model_output_intermediate_tensors(
+        str(tmp_path / "m.onnx"), out, ["Relu"], save_as_external_data=True
+    )
+    assert (tmp_path / "a.onnx.data").stat().st_size == 64 * WEIGHT.nbytes
     assert set(debug.collect_activations(str(out), ListReader(SAMPLES))) == {"m", "y"}
 
 

@@ -24,7 +24,7 @@ from octavo.model.files import io
 from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
 from octavo.ops.listed import GIVEN
-from octavo.quantization import _select
+from octavo.quantization._calibrater import float_tensors
 from octavo.quantization._command import exit_code
 
 PARAMETERS = "quantization_params.json"
@@ -96,7 +96,7 @@ def measured(
     model = io.load(Path(model_path))
     shapes.infer(model)
     normalize(model)
-    names = list(_select.float_tensors(model, ops))
+    names = list(float_tensors(model, ops))
     if not names:
         raise DataError(f"{model_path} has no {' or '.join(ops)} to calibrate; name others with --op_types.")
     stats = calibration.collect(model, dict.fromkeys(names, need_of(method)), data, limit=limit)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from octavo.calibration.methods import need_of
 from octavo.calibration.observe.collect import Collector
@@ -24,7 +24,6 @@ from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
 from octavo.model.runtime.session import Session, available_providers
-from octavo.quantization import _select
 from octavo.quantization._errors import QuantizationWarning, UnsupportedError
 from octavo.quantization._models import add_infer_metadata
 from octavo.quantization._tensors_data import TensorsData
@@ -113,15 +112,15 @@ class CalibraterBase(abc.ABC):
     @cached_property
     def _tensors(self) -> dict[str, ir.DataType]:
         """Return the tensors that are calibrated, and their types."""
-        return _select.float_tensors(self._source, self.op_types_to_calibrate)
+        return float_tensors(self._source, self.op_types_to_calibrate)
 
     def _method(self) -> Method:
         return MinMax()
 
     def select_tensors_to_calibrate(self, model: ModelProto) -> tuple[set[str], dict[str, ValueInfoProto]]:
         """Return the float tensors at the chosen operators, and what the model says of its tensors."""
-        names = _select.tensors_to_calibrate(model, self.op_types_to_calibrate)
-        return set(names), _select.value_infos(model)
+        names = tensors_to_calibrate(model, self.op_types_to_calibrate)
+        return set(names), value_infos(model)
 
     def get_augment_model(self) -> ModelProto:
         """Return the model that also returns what is calibrated."""
@@ -187,3 +186,48 @@ class CalibraterBase(abc.ABC):
 
     def _dtype(self, name: str) -> type[np.float16] | type[np.float32]:
         return np.float16 if self._tensors.get(name) == ir.DataType.FLOAT16 else np.float32
+
+
+# ---- Which tensors are calibrated: floats that are computed, at the requested operators
+
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+def value_infos(model: ModelProto) -> dict[str, ValueInfoProto]:
+    """Return what the model says of its tensors."""
+    graph = model.graph
+    return {value.name: value for value in (*graph.value_info, *graph.output, *graph.input)}
+
+
+def tensors_to_calibrate(model: ModelProto, op_types: Sequence[str] | None) -> list[str]:
+    """Return the names in the order of the graph; all operators where none are named."""
+    known = value_infos(model)
+    constants = {tensor.name for tensor in model.graph.initializer}
+    found: dict[str, None] = {}
+    for node in model.graph.node:
+        if op_types and node.op_type not in op_types:
+            continue
+        for name in (*node.input, *node.output):
+            if name in known and name not in constants and element_type(known[name]) in FLOATS:
+                found[name] = None
+    return list(found)
+
+
+def float_tensors(model: ir.Model, op_types: Sequence[str] | None) -> dict[str, ir.DataType]:
+    """Return the same of a model in memory, with the types; a shape need not be known."""
+    found: dict[str, ir.DataType] = {}
+    for node in model.graph:
+        if op_types and node.op_type not in op_types:
+            continue
+        for value in (*node.inputs, *node.outputs):
+            kind = query.element_type(value)
+            if value is not None and value.name and kind in _FLOATS and not value.is_initializer():
+                found[value.name] = kind
+    return found
+
+
+def element_type(value: ValueInfoProto) -> int | None:
+    """Return the element type of a tensor; None for anything else."""
+    kind = value.type
+    return int(kind.tensor_type.elem_type) if kind.HasField("tensor_type") else None

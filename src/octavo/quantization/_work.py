@@ -21,7 +21,9 @@ from octavo.core.scheme import Scheme
 from octavo.core.stats import Range
 from octavo.errors import closest
 from octavo.model.files import io
+from octavo.model.files.serialize import INLINE_MOST
 from octavo.model.graph import query
+from octavo.model.graph.tensors import tensor_bytes
 from octavo.model.prepare.opset import oldest_with_bytes
 from octavo.model.prepare.rewrites import own_biases
 from octavo.model.prepare.shapes import assume_type
@@ -346,8 +348,11 @@ def save(model: ir.Model, output: str | Path, use_external_data_format: bool) ->
     """Write the model: it appears as a whole or not at all, and an older file is replaced.
 
     The model is of no more use then: it lets go of its weights at once, and need not wait for Python's
-    collector of cycles to do so.
+    collector of cycles to do so. Where all weights are small, there is no file beside it.
     """
-    io.save(model, output, external_data=use_external_data_format or None)
-    for value in query.initializers(model.graph).values():
+    weights = query.initializers(model.graph).values()
+    sizes = [tensor_bytes(value.const_value) for value in weights if value.const_value is not None]
+    beside = use_external_data_format and max(sizes, default=0) >= INLINE_MOST
+    io.save(model, output, external_data=beside or None)
+    for value in weights:
         value.const_value = None

@@ -13,11 +13,11 @@ from octavo.core.scheme import Scheme
 from octavo.model.files import io
 from octavo.ops import CLAMPS
 from octavo.quantization import _work, translate
+from octavo.quantization._calibrater import value_infos
 from octavo.quantization._errors import OptionError, RangeError, as_stock
 from octavo.quantization._names import elsewhere
 from octavo.quantization._numbers import bias_tensors, qtype_of, weight_tensors
 from octavo.quantization._overrides import Names
-from octavo.quantization._select import value_infos
 from octavo.quantization._tensors_data import TensorData, TensorsData, as_range
 from octavo.quantization._types import CalibrationMethod, QuantType
 from octavo.quantization._values import QuantizationParams

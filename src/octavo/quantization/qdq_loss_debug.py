@@ -21,8 +21,7 @@ from octavo.model.graph import query
 from octavo.model.graph.normalize import normalize
 from octavo.model.prepare import shapes
 from octavo.model.runtime.session import Session
-from octavo.quantization import _select
-from octavo.quantization._calibrater import usable_providers
+from octavo.quantization._calibrater import float_tensors, usable_providers
 from octavo.quantization._names import elsewhere
 from octavo.quantization._values import (
     DEQUANT_OP_NAME,
@@ -55,7 +54,7 @@ def modify_model_output_intermediate_tensors(
     """Write a model that also returns its float tensors, flattened: all, or those at some operators."""
     model = io.load(Path(input_model_path))
     shapes.infer(model)
-    tensors = {n: int(k) for n, k in _select.float_tensors(model, op_types_for_saving).items()}
+    tensors = {n: int(k) for n, k in float_tensors(model, op_types_for_saving).items()}
     augmented = io.load(with_rows(io.to_proto(model), tensors, _SAVED))
     io.save(augmented, output_model_path, external_data=True if save_as_external_data else None)
 

@@ -144,13 +144,6 @@ def test_saved_twice_the_side_car_is_replaced_not_appended_to(tmp_path: Path) ->
     assert data.stat().st_size == size
 
 
-def test_no_file_is_written_beside_a_model_whose_weights_are_all_small(tmp_path: Path) -> None:
-    written = io.save(io.load(big()), tmp_path / "out.onnx", external_data=True, least=1 << 30)
-    assert written == [tmp_path / "out.onnx"]
-    assert list(tmp_path.iterdir()) == written
-    session.Session.open(written[0])
-
-
 def test_lazy_weights_are_computed_one_at_a_time(tmp_path: Path) -> None:
     model = io.load(big())
     events: list[str] = []

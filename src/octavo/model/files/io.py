@@ -209,8 +209,7 @@ def _places(
     held = {name: content(name, value) for name, value in query.initializers(model.graph).items()}
     outside = [n for n, tensor in held.items() if tensor_bytes(tensor) >= least and has_plain_bytes(tensor)]
     if one_file:
-        name = _plain_name(location or f"{target.name}.data")
-        return [name] if outside else [], dict.fromkeys(outside, 0)
+        return [_plain_name(location or f"{target.name}.data")], dict.fromkeys(outside, 0)
     names = [f"{target.name}.{number}.data" for number in range(len(outside))]
     return names, {name: number for number, name in enumerate(outside)}
 
