@@ -189,7 +189,8 @@ def written_files(output: str | Path | None, *, may_miss: bool = False) -> dict[
         return {}
     found = {"output": output, "the weights beside the output,": f"{output}.data"}
     if may_miss and Path(output).name:
-        found["the name for a result that misses its requirements,"] = best_path(output)
+        found["the name for a result that misses its requirements,"] = best = best_path(output)
+        found["the weights beside that,"] = f"{best}.data"
     return found
 
 

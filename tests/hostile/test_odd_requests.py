@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -76,3 +77,28 @@ def test_names_of_files_bring_no_escape_sequences_into_a_card_or_a_page(folder: 
         text = Path(page).read_text()
         assert "\x1b" not in text
         assert "\x07" not in text
+
+
+def test_a_second_run_writes_its_model_again_into_the_folder_of_its_data(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder holds data, and models that no reader takes; whatever else leads to them is found."""
+    words = ["quantize", "m.onnx", "-o", "data/q.onnx", "--data", "data", "--plain", "--threads", "1"]
+    assert main(words) == main(words) == 0
+    capsys.readouterr()
+    for link in (Path.symlink_to, Path.hardlink_to):
+        link(Path("data/linked.npz"), Path("data/q.onnx").absolute())
+        assert main(words) == 2
+        assert "never overwritten" in capsys.readouterr().err
+        Path("data/linked.npz").unlink()
+
+
+def test_what_was_written_is_told_whatever_the_clock_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("q.onnx", "q.onnx.data"):
+        Path(name).write_text("old")
+        os.utime(name, (4e9, 4e9))  # by a clock that was set back since
+    monkeypatch.setattr(time, "time", lambda: 8e9)
+    assert main(["quantize", "m.onnx", "-o", "q.onnx", "--data", "c.npz", "--plain", "--threads", "1"]) == 0
+    assert "written: q.onnx\n" in capsys.readouterr().out

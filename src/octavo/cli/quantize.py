@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from octavo.cli.selection import add_selection, changes_of, flags_of
 from octavo.cli.verb import Answer, Verb
 from octavo.core.effort import best_path
 from octavo.core.files import similar_file, write_text
+from octavo.core.outputs import changed_files, file_states
 from octavo.errors import ModelError, RecipeError
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ def _output(options: argparse.Namespace) -> str:
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
+    from octavo.result import written_files
 
     if Path(options.model).is_dir():
         return quantize_folder(options, console)
@@ -134,7 +135,7 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     if options.output is None:
         options.output = _output(options)
     _check(options)
-    began = time.time()
+    before = file_states(written_files(options.output, may_miss=True).values())
     more: dict[str, Any] = {"prepare": None} if options.no_prepare else {}
     stats = _stats(options)
     if options.data is None and stats is None and options.plan is None and not flags_of(options):
@@ -161,7 +162,7 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
     output = str(options.output if result.met else best_path(options.output))
     _remark_speed(options, result, console)
     _advise(options, result, console)
-    written = [shown(path) for path in _files(output, began)]
+    written = [shown(path) for path in changed_files(before)]
     if options.manifest:
         written.append(shown(result.save_manifest(output)))
     if options.report is not None:
@@ -262,13 +263,6 @@ def _remark_speed(options: argparse.Namespace, result: Result, console: Console)
 def _slower(speed: float) -> str:
     how = "slower" if speed < 0.995 else "no faster"
     return f"{how} than float on this machine: {speed:.2f} × its speed"
-
-
-def _files(output: str, began: float) -> list[str]:
-    """Return the model's file, and that of its external data if this run wrote one."""
-    beside = Path(f"{output}.data")
-    fresh = beside.exists() and beside.stat().st_mtime >= began - 2  # coarse clocks of some file systems
-    return [output, str(beside)] if fresh else [output]
 
 
 def _report(options: argparse.Namespace, result: Result, output: str) -> None:

@@ -11,7 +11,7 @@ import errno
 import glob
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from octavo.errors import OutputError
 
 _MAX_DEPTH = 4  # objects within objects that are looked at: data, batched, adjusted, of a task
 _MOST_TEXTS = 100_000  # of a list; a longer one holds texts and not paths
+
+_NEVER_DATA = (".onnx", ".stats", ".html", ".md")  # what no reader of data takes from a folder
 
 Identity = tuple[int, int]
 Made = TypeVar("Made")
@@ -112,6 +114,27 @@ class Lazy:
         return self.find(self.source)
 
 
+# ---- Which files a run has written; no clock is asked, which may go backwards
+
+
+def file_states(paths: Iterable[str | os.PathLike[str]]) -> dict[Path, object]:
+    """Return what tells each file from the one that takes its place; None where there is none."""
+    found: dict[Path, object] = {}
+    for path in map(Path, paths):
+        try:
+            state = path.stat()
+            found[path] = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+        except (OSError, ValueError):
+            found[path] = None
+    return found
+
+
+def changed_files(before: Mapping[Path, object]) -> list[Path]:
+    """Return those that are there and were written since."""
+    now = file_states(before)
+    return [path for path, state in now.items() if state is not None and state != before[path]]
+
+
 # ---- What a value was made from: saving it never replaces one of these files
 
 _NOTE = "_made_from"
@@ -193,13 +216,15 @@ def _is_part(place: Identity, output: Path, source: Path) -> bool:
     try:
         if not source.is_dir():
             return False
-        return output.resolve().is_relative_to(source.resolve()) or _is_linked(place, source)
+        folder, file = source.resolve(), output.resolve()
+        is_within = file.suffix.lower() not in _NEVER_DATA and file.is_relative_to(folder)
+        return is_within or _is_linked(place, folder, file)
     except (OSError, ValueError):
         return False
 
 
-def _is_linked(place: Identity, folder: Path) -> bool:
-    """Whether a name below a folder leads to a file elsewhere; links to folders are not followed."""
+def _is_linked(place: Identity, folder: Path, output: Path) -> bool:
+    """Whether another name below a folder leads to the output; links to folders are not followed."""
     folders = [str(folder)]
     while folders:
         with os.scandir(folders.pop()) as entries:
@@ -208,6 +233,6 @@ def _is_linked(place: Identity, folder: Path) -> bool:
                     folders.append(entry.path)
                     continue
                 may_be = entry.is_symlink() or entry.inode() == place[1]
-                if may_be and _identity(entry.path) == place:
+                if may_be and _identity(entry.path) == place and Path(entry.path) != output:
                     return True
     return False

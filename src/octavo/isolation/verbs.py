@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from octavo.core.outputs import changed_files, file_states
 from octavo.isolation.child import Emit
 
 Answer = dict[str, Any]
-_COARSE = 2.0  # seconds by which the clocks of some file systems are behind
 _Verb = Callable[[tuple[Any, ...], dict[str, Any]], Answer]
 
 
@@ -28,18 +27,12 @@ def work(call: Mapping[str, Any], emit: Emit) -> Answer:
 def _plain(call: Mapping[str, Any], options: dict[str, Any]) -> Answer:
     """Run a verb whose result says all about itself; with an ``output`` that is what it has written."""
     import octavo
+    from octavo.result import written_files
 
-    began = time.time()
+    output = options.get("output")
+    before = file_states(written_files(output, may_miss=True).values())
     result = getattr(octavo, call["verb"])(*call["arguments"], **options)
-    return _answer(str(result), result.to_dict(), _fresh(options.get("output"), began))
-
-
-def _fresh(output: Any, began: float) -> list[Path]:
-    """Return the output and its weights file, those of them that this run wrote."""
-    if output is None:
-        return []
-    files = [Path(output), Path(f"{output}.data")]
-    return [file for file in files if file.exists() and file.stat().st_mtime >= began - _COARSE]
+    return _answer(str(result), result.to_dict(), changed_files(before))
 
 
 def _prepare(arguments: tuple[Any, ...], options: dict[str, Any]) -> Answer:
