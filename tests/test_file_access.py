@@ -27,6 +27,7 @@ PARSE = frozenset({
 })  # fmt: skip
 CODE = frozenset({
     "eval", "exec", "compile", "os.system", "os.popen", "os.fork", "ctypes.CDLL", "importlib.import_module",
+    ".exec_module()", "importlib.util.spec_from_file_location",
     "re.compile(text)", "re.match(text)", "re.search(text)", "re.fullmatch(text)", "re.sub(text)",
 })  # fmt: skip
 MODULES = ("subprocess", "tempfile", "socket", "urllib", "http", "shelve", "marshal", "multiprocessing")
@@ -80,6 +81,10 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "data/readers/text_files.py": {".open(mode)": "a regular file, line by line"},
     "data/images/image_decoding.py": {"Image.open": "regular files, few formats, bounded pixels"},
+    "evaluation/task_registry.py": {
+        ".exec_module()": "FILE.py:FUNCTION, which the user writes out",
+        "importlib.util.spec_from_file_location": "the same",
+    },
     "data/named_functions.py": {"importlib.import_module": "module:function, which the user writes out"},
     "calibration/saved.py": {
         ".unlink()": "a checkpoint that has served",
@@ -95,7 +100,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "calibration/observe/subgraphs.py": {".FromString()": "a copy of a value of the model at hand"},
     "evaluation/timing/footprint.py": {
-        ".read_text()": "the answer of the process", ".write_text()": "the request to it",
         "np.savez": "the samples for it", "subprocess.run": "measures memory in a process of its own",
     },
     "evaluation/timing/footprint_process.py": {
@@ -104,16 +108,15 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "evaluation/timing/latency.py": {".read_text()": "the kernel's figures of threads"},
     "evaluation/timing/profiler.py": {
-        ".read_text()": "the profile that the runtime wrote", "onnx.load": "the model that the runtime wrote",
+        "onnx.load": "the model that the runtime wrote",
     },
     "folders/beside.py": {
         "shutil.copyfile": "regular files of the folder, into the staged output",
-        ".write_text()": "config.json of the staged output", ".unlink()": "a model of the staged output",
+        ".unlink()": "a model of the staged output",
         "shutil.rmtree": "the staged output, and the one that it replaces",
     },
     "folders/samples.py": {"np.savez": "samples of the run", "np.load": "the same, without pickle"},
     "folders/making.py": {".unlink()": "a variant of the staged output that does not hold"},
-    "folders/run.py": {".write_text()": "manifest and card of the staged output"},
     "model/prepare/shapes.py": {
         "onnx.load": "the answer of the process", ".write_bytes()": "the request to it",
         "subprocess.run": "shape inference of onnx in a process of its own, as it may crash",
@@ -123,7 +126,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "model/runtime/verification.py": {"onnx.load": "the result just written"},
     "reporting/html/page.py": {".read_text()": "the page's assets, a part of the package"},
-    "targets/ort_cpu.py": {".open(mode)": "/proc/cpuinfo"},
     "tuning/measure.py": {
         "np.load": "answers that a trial wrote, without pickle", "np.savez": "the same",
         "os.link": "a model of the run", "shutil.copyfile": "the same, on another file system",
@@ -214,7 +216,7 @@ def kind_of(call: ast.Call, imported: dict[str, str]) -> str | None:
             return ".open(mode)"
         if last in ("read_bytes", "read_text") and len(call.args) == 0:
             return f".{last}()"
-        if f".{last}()" in READ | WRITE | MOVE | PARSE and last not in ("read_bytes", "read_text"):
+        if f".{last}()" in READ | WRITE | MOVE | PARSE | CODE and last not in ("read_bytes", "read_text"):
             return f".{last}()"
     return None
 

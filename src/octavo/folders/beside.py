@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.core import leftovers
+from octavo.core.files import write_text
 from octavo.core.outputs import paths_within
 from octavo.errors import OutputError
 from octavo.folders.discovery import ModelFolder, read_json
@@ -75,7 +76,7 @@ def tell_about_weights(staged: Path, written: Sequence[Trial]) -> None:
     web = dict(own) if isinstance(own, dict) else {}
     said = web.get(_EXTERNAL)
     web[_EXTERNAL] = {**(said if isinstance(said, dict) else {}), **dict.fromkeys(large, 1)}
-    config.write_text(json.dumps({**settings, _WEB: web}, indent=2) + "\n", encoding="utf-8")
+    write_text(config, json.dumps({**settings, _WEB: web}, indent=2) + "\n")
 
 
 def renamed(file: Path, place: Path) -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.core import scratch
+from octavo.core.files import write_text
 from octavo.core.progress import Progress, silent
 from octavo.errors import ModelError, OutputError, RecipeError, closest
 from octavo.evaluation.timing.footprint import footprint
@@ -364,5 +365,5 @@ def _describe(staged: Path, result: FolderResult) -> None:
     beside.tell_about_weights(staged, result.written)
     data = result.to_dict()
     manifest = {**versions(), **data}
-    (staged / MANIFEST).write_text(json.dumps(manifest, indent=2, default=str) + "\n", encoding="utf-8")
-    (staged / "README.md").write_text(folder_card(data, manifest), encoding="utf-8")
+    write_text(staged / MANIFEST, json.dumps(manifest, indent=2, default=str) + "\n")
+    write_text(staged / "README.md", folder_card(data, manifest))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from octavo.core.files import read_bytes
 from octavo.targets.ort_cpu_arm64 import ORT_CPU_ARM64
 from octavo.targets.ort_cpu_avx2 import ORT_CPU_AVX2
 from octavo.targets.ort_cpu_vnni import ORT_CPU_VNNI
@@ -13,6 +14,7 @@ from octavo.targets.target import Target
 # ---- Which of the CPU datasheets holds for the machine that this runs on
 
 CPUINFO = Path("/proc/cpuinfo")
+_MOST_BYTES = 64 << 20  # of what Linux says of its CPUs
 _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
@@ -26,10 +28,10 @@ def sheet(machine: str, flags: frozenset[str]) -> Target:
 def flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
     """Return the CPU's flags as Linux lists them; none elsewhere."""
     try:
-        with cpuinfo.open(encoding="utf-8", errors="replace") as lines:
-            first = next((line for line in lines if line.startswith("flags")), "")
+        lines = read_bytes(cpuinfo, _MOST_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return frozenset()
+    first = next((line for line in lines if line.startswith("flags")), "")
     return frozenset(first.partition(":")[2].split())
 
 

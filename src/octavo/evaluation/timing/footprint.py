@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from octavo.core import scratch
+from octavo.core.files import read_json, write_text
 from octavo.evaluation.task import Feeds
 from octavo.model.files import io
 from octavo.model.graph import meta
 from octavo.model.runtime.session import InputSpec
 
+_MOST_BYTES = 1 << 20  # of the answer
 TIMEOUT = 900.0  # seconds after which the process is given up
 
 
@@ -44,7 +46,7 @@ def footprint(model: Path, feed: Feeds, specs: Sequence[InputSpec], threads: int
         arrays: dict[str, Any] = {f"a{i}": _storable(feed[spec.name]) for i, spec in enumerate(specs)}
         np.savez(folder / "feeds.npz", **arrays)
         request = {"model": str(model), "threads": threads, "feeds": str(folder / "feeds.npz")}
-        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        write_text(folder / "request.json", json.dumps(request))
         command = [
             sys.executable, "-m", "octavo.evaluation.timing.footprint_process",
             str(folder / "request.json"), str(folder / "answer.json"),
@@ -59,7 +61,7 @@ def footprint(model: Path, feed: Feeds, specs: Sequence[InputSpec], threads: int
         if not (folder / "answer.json").exists():
             lines = done.stderr.strip().splitlines()
             return Footprint(error=f"exit {done.returncode}: {lines[-1] if lines else 'no message'}")
-        answer = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
+        answer = read_json(folder / "answer.json", _MOST_BYTES)
     if "error" in answer:
         return Footprint(error=answer["error"])
     return Footprint(int(answer["memory_bytes"]), float(answer["load_seconds"]))

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 
 from octavo.core import scratch
+from octavo.core.files import read_bytes
 from octavo.errors import ModelError
 from octavo.evaluation.task import Feeds
 from octavo.model.graph.dequantized import Between, between
@@ -24,6 +25,7 @@ from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES
 from octavo.model.runtime.session import Session, weights_beside
 
 RUNS = 7  # of which the first warms up
+_MOST_BYTES = 1 << 30  # of the profile that is read
 _KERNEL_SUFFIX = "_kernel_time"
 
 
@@ -103,7 +105,8 @@ def profile(model: Path, feeds: Sequence[Feeds], threads: int | None) -> Profile
         session, graph = _open(model, threads, Path(folder) / "profile", dumped)
         for number in range(RUNS):
             session.run(feeds[number % len(feeds)])
-        events = json.loads(session.end_profile().read_text(encoding="utf-8", errors="replace"))
+        content = read_bytes(session.end_profile(), _MOST_BYTES)
+        events = json.loads(content.decode("utf-8", "replace"))
     return Profile(tuple(_nodes(events)), graph)
 
 
