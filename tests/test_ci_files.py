@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +31,27 @@ def test_the_action_names_the_inputs_that_it_uses() -> None:
     assert action["runs"]["using"] == "composite"
     assert all(f"inputs.{name}" in text for name in action["inputs"])
     assert all("shell" in step or "uses" in step for step in action["runs"]["steps"])
+
+
+def test_the_action_passes_words_as_they_were_quoted_and_ends_with_the_exit_code(tmp_path: Path) -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\nexit 3\n", encoding="utf-8")
+    python.chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "COMMAND": "quantize model.onnx --exclude '/head/*'\n  --card \"my card.md\" $(exit 9)",
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        "RUNNER_TEMP": str(tmp_path),
+    }
+    script = action["runs"]["steps"][-1]["run"]
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash")
+    ran = subprocess.run([bash, "-e", "-c", script], env=environment, capture_output=True, text=True)
+    assert ran.returncode == 3
+    words = "<-m><octavo><quantize><model.onnx><--exclude></head/*><--card><my card.md><$(exit><9)>"
+    assert words in (tmp_path / "summary.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
