@@ -105,3 +105,17 @@ def test_the_first_page_of_each_verb_says_what_was_measured(browser: Any, writte
         assert [word for word in words if word not in text] == [], name
         assert ("not measured" in text.lower()) == (name == "bench"), name
     page.close()
+
+
+def test_several_models_share_one_table(browser: Any, written: dict[str, Path]) -> None:
+    page = browser.new_page()
+    page.goto(written["several"].as_uri())
+    page.wait_for_selector("html[data-ready]")
+    table = page.locator("#accuracy table").first
+    assert [row.inner_text().split("\t")[0].lstrip("AB\n") for row in table.locator("tbody tr").all()] == [
+        "reference",
+        "first.onnx",
+        "second.onnx",
+    ]
+    assert "difference of top1" in table.locator("thead").inner_text()
+    page.close()

@@ -42,9 +42,10 @@ def rounded(value: Any, digits: int = 5) -> float | None:
 def page_data(sides: list[Side], title: str | None = None) -> dict[str, Any]:
     """Return everything on the page."""
     made = [side_data(side, index, len(sides)) for index, side in enumerate(sides)]
+    *first, last = dict.fromkeys(side["name"] for side in made)
     return {
         "octavo_report": VERSION,
-        "title": title or " and ".join(dict.fromkeys(side["name"] for side in made)),
+        "title": title or " and ".join(filter(None, [", ".join(first), last])),
         "sides": made,
     }
 

@@ -52,18 +52,37 @@ function tried(sides) {
 function accuracy(sides) {
   const with_it = sides.filter((side) => side.evaluation);
   if (!with_it.length) return null;
+  const sign = (value) => (value < 0 ? '−' : value > 0 ? '+' : '');
+  const unit = (score, value) => (score.percent ? `${(100 * value).toFixed(1)} points` : metric(value, score));
+  // An interval that reaches much further on one side is told by its ends.
+  const gap = (score, one) => {
+    const bare = (value) => `${sign(value)}${unit(score, Math.abs(value)).replace(' points', '')}`;
+    const skewed = known(one.low) && known(one.high) && Math.abs((one.low + one.high) / 2 - one.value) > 0.2 * one.half_width;
+    return `${sign(one.value)}${unit(score, Math.abs(one.value))} ${skewed ? `(${bare(one.low)} … ${bare(one.high)})` : `± ${unit(score, one.half_width).replace(' points', '')}`}`;
+  };
+  // Several models of one task: a row for each, the reference first.
+  const together = (evaluations) => {
+    const [{ evaluation: first }] = evaluations;
+    if (evaluations.length < 2 || evaluations.some(({ evaluation: one }) => one.task !== first.task)) return null;
+    const rows = [
+      ...(first.against && evaluations.every(({ evaluation: one }) => one.against === first.against) ? [{ name: 'reference', scores: first.against_scores, lost: null }] : []),
+      ...evaluations.map((side) => ({ side, name: side.name, scores: side.evaluation.scores, lost: side.evaluation.differences[0] })),
+    ];
+    const own = (row, score) => row.scores.find((one) => one.name === score.name) || {};
+    const [main] = first.scores;
+    return table({
+      caption: 'All models', rows, free: true,
+      columns: [
+        { label: 'model', value: (row) => row.name, show: (row) => [row.side ? letter(row.side) : null, row.name] },
+        ...first.scores.map((score) => ({ label: score.name, numeric: true, value: (row) => own(row, score).value, show: (row) => metric(own(row, score).value, score) })),
+        { label: `difference of ${main.name}`, numeric: true, value: (row) => (row.lost || {}).value, show: (row) => (row.lost ? gap(main, row.lost) : '–') },
+      ],
+    }).node;
+  };
   const part = (side) => {
     const { evaluation } = side;
     const before = new Map(evaluation.against_scores.map((score) => [score.name, score]));
     const lost = new Map(evaluation.differences.map((one) => [one.name, one]));
-    const sign = (value) => (value < 0 ? '−' : value > 0 ? '+' : '');
-    const unit = (score, value) => (score.percent ? `${(100 * value).toFixed(1)} points` : metric(value, score));
-    // An interval that reaches much further on one side is told by its ends.
-    const gap = (score, one) => {
-      const bare = (value) => `${sign(value)}${unit(score, Math.abs(value)).replace(' points', '')}`;
-      const skewed = known(one.low) && known(one.high) && Math.abs((one.low + one.high) / 2 - one.value) > 0.2 * one.half_width;
-      return `${sign(one.value)}${unit(score, Math.abs(one.value))} ${skewed ? `(${bare(one.low)} … ${bare(one.high)})` : `± ${unit(score, one.half_width).replace(' points', '')}`}`;
-    };
     const interval = (score) => (known(score.low) && known(score.high) ? `${metric(score.low, score)} … ${metric(score.high, score)}` : '–');
     const columns = [
       { label: 'metric', value: (score) => score.name },
@@ -81,7 +100,7 @@ function accuracy(sides) {
     return el('div', {},
       el('p', { class: 'muted' }, `${evaluation.task}, ${counted(evaluation.samples, 'sample')}`),
       table({ caption: 'Figures of the evaluation', columns, rows: evaluation.scores, free: true }).node,
-      classes.length ? el('details', { class: 'data', open: classes.length <= 12 }, el('summary', {}, `By ${kind.percent ? 'class' : 'output'} (${classes.length})`), table({
+      classes.length ? el('details', { class: 'data', open: with_it.length < 2 && classes.length <= 12 }, el('summary', {}, `By ${kind.percent ? 'class' : 'output'} (${classes.length})`), table({
         caption: 'Figures by class', rows: classes,
         search: classes.length > 12 ? { label: 'Search classes', text: (row) => row.name } : null,
         columns: [
@@ -95,7 +114,7 @@ function accuracy(sides) {
         ],
       }).node) : null);
   };
-  return { title: 'Accuracy', lead: 'How accurate the model is, with 95 % confidence intervals; all models saw the same samples.', node: each(with_it, part) };
+  return { title: 'Accuracy', lead: 'How accurate the model is, with 95 % confidence intervals; all models saw the same samples.', node: el('div', {}, together(with_it), each(with_it, part)) };
 }
 
 function depth(sides) {
