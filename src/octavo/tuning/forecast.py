@@ -13,8 +13,8 @@ have been made, then time taken by time predicted, where what was made last coun
 for each model as it took until intervals were narrow the last time, and a round of it as long as rounds took.
 
 What depends on trials that are not judged yet has a chance. The bounds of the estimate are the time without
-all that may be left out, where steps take few passes, and with all of it, where they take many. Where the trials ahead are not known at all, nothing is
-told: no estimate is better than a wrong one.
+all that may be left out, where steps take few passes, and with all of it, where they take many. Where the
+trials ahead are not known at all, nothing is told: no estimate is better than a wrong one.
 """
 
 from __future__ import annotations

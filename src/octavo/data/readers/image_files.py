@@ -120,8 +120,8 @@ def _default(spec: InputSpec) -> str:
         return "pixels"
     raise DataError(
         f"Images need the preprocessing of the model's training to become {spec.dtype} values of "
-        f"{spec.name!r}; choose one of {', '.join(PREPROCESSING)}, for example preprocess='imagenet', or 'unit' for"
-        " values of 0 … 1."
+        f"{spec.name!r}; choose one of {', '.join(PREPROCESSING)}, for example preprocess='imagenet',"
+        " or 'unit' for values of 0 … 1."
     )
 
 
