@@ -92,6 +92,9 @@ def test_what_may_be_left_out_makes_a_range_of_what_is_left() -> None:
     whole.update(WHOLE_RUN, 10, 70)
     assert whole.rest == "0:40 to 2:00 left in all"
     assert whole.share == pytest.approx(10 / 70)
+    whole.update(WHOLE_RUN_BOUNDS, 30, 130)
+    whole.update(WHOLE_RUN, 10, 70)
+    assert whole.rest == "at least 0:20 left in all"
     whole.update(WHOLE_RUN_BOUNDS, 60, 75)
     whole.update(WHOLE_RUN, 10, 70)
     assert whole.rest == "about 1:00 left in all"

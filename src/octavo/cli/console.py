@@ -24,6 +24,7 @@ PATIENCE = 1.0  # seconds before a phase is worth a bar or a line
 INTERVAL = 30.0  # seconds between plain lines
 OVERDUE = 0.25  # of the time since an estimate was told: what is left where it is over
 WIDE = 1.5  # times the least that is left: where it may be more, both ends are shown
+OPEN = 4.0  # times the least: where it may be more, only the least is shown
 _LONGEST_TITLE = 32  # characters of what is being done, so that a bar of 80 columns holds the rest
 
 
@@ -163,10 +164,12 @@ class _WholeRun:
 
     @property
     def rest(self) -> str:
-        """Return how long the rest takes: about so long, or from so long to so long."""
+        """Return how long the rest takes: about so long, from so long to so long, or at least so long."""
         if self.ends is None:
             return ""
         left, least, most = map(self._left, self.ends)
+        if most > OPEN * least:
+            return f"at least {_clock(least)} left in all"
         if most > WIDE * least:
             return f"{_clock(least)} to {_clock(most)} left in all"
         return f"about {_clock(left)} left in all"
