@@ -20,6 +20,7 @@ from octavo.core.recipe import W8A8
 from octavo.errors import ModelError
 from octavo.model.files import io
 from octavo.model.graph.meta import KEY, recorded_recipe
+from octavo.reporting.proposal_tables import proposal_line
 
 
 def wide_range_net() -> onnx.ModelProto:
@@ -117,3 +118,9 @@ def test_nothing_is_written_where_nothing_helps(
     assert main(command) == 0
     said = json.loads(capsys.readouterr().out)["proposal"]
     assert (tmp_path / "better.yaml").exists() is said["is_better"]
+
+
+def test_a_proposal_without_changes_says_that_there_was_nothing_to_try() -> None:
+    data = {"held_back": 6, "tried": [], "is_better": False}
+    assert proposal_line(data).startswith("nothing to try")
+    assert proposal_line({**data, "tried": [{}]}) == "no change helps (1 change tried on 6 held-back samples)"

@@ -16,6 +16,8 @@ Data = Mapping[str, Any]
 def proposal_line(data: Data) -> str:
     """Return what is gained, on one line."""
     where = f"on {many(int(data['held_back']), 'held-back sample')}" if data["held_back"] else "on the data"
+    if not data["tried"]:
+        return "nothing to try: no setting of the recipe concerns what loses most"
     if not data["is_better"]:
         return f"no change helps ({many(len(data['tried']), 'change')} tried {where})"
     before, after = data["start" if data["is_recorded"] else "given"], data["proposed"]
