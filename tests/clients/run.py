@@ -45,6 +45,7 @@ OPTIMUM = (
 TXTAI = ("txtai==9.14.0", "transformers==5.23.0", "torch==2.13.0", "onnxscript")
 CLIENTS = (
     Client("optimum", "optimum_quantizer.py", OPTIMUM),
+    Client("sentence-transformers", "sentence_export.py", (*OPTIMUM, "sentence-transformers==5.1.*")),
     Client("transformers-4", "graph_converter.py", OPTIMUM),
     Client("transformers-5", "transformers_exporter.py", TXTAI),
     Client("txtai", "txtai_export.py", TXTAI),

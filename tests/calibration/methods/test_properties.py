@@ -227,6 +227,15 @@ def test_data_away_from_zero_keeps_its_range_by_entropy(name: str, bins: int) ->
         assert np.mean((values >= found.low) & (values <= found.high)) > 0.98
 
 
+@pytest.mark.parametrize("name", ["normal", "laplace"])
+def test_zeros_do_not_change_the_range_by_entropy(name: str) -> None:
+    rng = np.random.default_rng(0)
+    values = np.abs(KINDS[name](rng, 20_000)).astype(np.float32)
+    scheme = Scheme(UINT8, method=Entropy(2048, 128))
+    mostly_zero = np.concatenate([values, np.zeros(180_000, np.float32)])
+    assert read(state_of(mostly_zero), scheme).high == read(state_of(values), scheme).high
+
+
 # ---- the drop-in
 
 
