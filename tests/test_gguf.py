@@ -51,7 +51,7 @@ def made(path: Path, tied: bool = False) -> dict[str, np.ndarray]:
 def test_every_product_gets_the_numbers_of_the_file(tmp_path: Path) -> None:
     real = made(tmp_path / "m.gguf")
     proto = primitive_decoder()
-    found = import_gguf(tmp_path / "m.gguf", proto, tmp_path / "out.onnx")
+    found = import_gguf(tmp_path / "m.gguf", proto, tmp_path / "out.onnx", accuracy_level=0)
     assert len(found.placed) == 6 * LAYERS + 1
     assert found.unmatched == ()
     assert {one.tensor: one.exact for one in found.placed} == {
@@ -81,7 +81,7 @@ def test_a_weight_is_within_a_millionth_of_its_format(name: str, tmp_path: Path)
         '<ir_version: 8, opset_import: ["": 17]> g (float[n, 64] x) => (float[n, 48] y) { y = MatMul(x, w) }'
     )
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ascontiguousarray(rows.T), "w"))
-    found = import_gguf(tmp_path / "m.gguf", proto, tmp_path / "out.onnx")
+    found = import_gguf(tmp_path / "m.gguf", proto, tmp_path / "out.onnx", accuracy_level=0)
     got = Session.open(tmp_path / "out.onnx").run({"x": np.eye(64, dtype=np.float32)})["y"].T
     limit = 1e-6 if found.placed[0].exact else np.abs(rows).max() / 127
     assert np.abs(got - real).max() <= limit

@@ -108,6 +108,15 @@ def test_with_data_the_default_is_importance_and_it_brings_outputs_closer() -> N
     assert errors["importance"] < 0.8 * errors["rtn"]
 
 
+def test_only_layers_of_4_bits_or_of_the_recipes_bits_are_computed_in_float() -> None:
+    def levels(weights: str) -> dict[str, bool]:
+        made = octavo.quantize(two_layers(), weights=weights, per="block:32", accuracy_level=0)
+        return {n.name: "accuracy_level" not in n.attributes for n in made.model.graph if "_Q" in n.name}
+
+    assert levels("int4") == {"hidden_Q4": True, "head_Q8": False}
+    assert levels("int8") == {"hidden_Q8": True, "head_Q8": True}
+
+
 def test_layers_head_and_embeddings_have_bits_of_their_own() -> None:
     result = octavo.quantize(
         two_layers(), weights="uint4", head=2, embeddings=8, layers={"hid*": "8/64"}, accuracy_level=0
@@ -116,7 +125,7 @@ def test_layers_head_and_embeddings_have_bits_of_their_own() -> None:
     assert [found["head_Q2"].attributes[a].value for a in ("bits", "block_size")] == [2, 32]
     assert [found["hidden_Q8"].attributes[a].value for a in ("bits", "block_size")] == [8, 64]
     assert found["embed_Q8"].op_type == "GatherBlockQuantized"
-    assert "accuracy_level" not in found["head_Q2"].attributes
+    assert found["head_Q2"].attributes["accuracy_level"].value == 4  # no kernel computes 2 bits in float
     left = octavo.quantize(two_layers(), weights="int4", layers={"head": "float"})
     assert op_types(left) == ["Gather", "MatMulNBits", "Tanh", "MatMul"]
     with pytest.raises(RecipeError, match="matches no node"):

@@ -71,7 +71,7 @@ def test_a_metric_of_a_file_takes_the_scale(measured: Path, capsys: pytest.Captu
     ("flags", "code", "words"),
     [
         (["--task", "detect"], 2, "did you mean 'detection'"),
-        (["--annotations", "a.json"], 2, "has no option 'annotations'"),
+        (["--annotations", "a.json"], 2, "has no option 'annotations'; the task detection has it"),
         (["--column", "text"], 2, "--columns TEXT,LABEL"),
         (["--labels", "no.csv"], 1, "no labels file"),
         (["--report", "r.pdf"], 2, "the suffix says"),

@@ -59,6 +59,7 @@ CLIENTS = (
         "genai_builder.py",
         ("onnxruntime-genai==0.18.0", "transformers>=5", "torch==2.13.0"),
     ),
+    Client("genai-runtime", "genai_runtime.py", ("onnxruntime-genai==0.18.0", "tokenizers")),
     Client("examples", "example_scripts.py", ("pillow",)),
 )
 

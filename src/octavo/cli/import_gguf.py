@@ -26,8 +26,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=int,
         choices=range(5),
-        default=0,
-        help="of MatMulNBits: 0 computes with the file's numbers (default), 4 rounds activations to 8 bits",
+        default=4,
+        help="of MatMulNBits: 4 rounds activations to 8 bits, as llama.cpp does (default); 0 leaves them "
+        "float, which is slower than float for layers of 8 bits",
     )
 
 
@@ -70,7 +71,7 @@ Q5_0, Q6_K, Q8_0: 8 bits); others are rounded to 8 bits. Which weight is which
 tensor is found by their values.""",
     examples=(
         "octavo import-gguf model.Q4_K_M.gguf --graph model.onnx -o model.q4.onnx",
-        "octavo import-gguf model.Q8_0.gguf --graph model.onnx --accuracy-level 4",
+        "octavo import-gguf model.Q8_0.gguf --graph model.onnx --accuracy-level 0",
     ),
     arguments=_arguments,
     run=_run,

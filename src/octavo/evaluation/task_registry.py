@@ -100,8 +100,16 @@ def _with_options(custom: CustomMetric, options: Mapping[str, Any]) -> CustomMet
 def _check_options(task: str, known: Any, options: Mapping[str, Any]) -> None:
     for option in options:
         if option not in known:
-            hint = closest(option, known) or (f"; it has {', '.join(known)}." if known else ".")
-            raise RecipeError(f"The task {task!r} has no option {option!r}{hint}")
+            hint = closest(option, known) or _elsewhere(option) or (known and f"; it has {', '.join(known)}.")
+            raise RecipeError(f"The task {task!r} has no option {option!r}{hint or '.'}")
+
+
+def _elsewhere(option: str) -> str:
+    """Return which other tasks have an option, as the end of a sentence; empty if none has."""
+    found = [name for name in TASKS if option in {field.name for field in fields(task_type(name))}]
+    if not found:
+        return ""
+    return f"; the task{'s'[: len(found) > 1]} {', '.join(found)} {'have' if len(found) > 1 else 'has'} it."
 
 
 def _custom(function: Callable[..., float], name: str) -> CustomMetric:

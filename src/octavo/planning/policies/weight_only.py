@@ -99,8 +99,18 @@ class WeightOnlyPolicy(Policy):
         if lowering is None and self.options.whole_columns:
             scheme = scheme.but(granularity=PerBlock(rows, axis))
         self.state.place(value, Constant(scheme, self._algorithm(node, own, scheme)), node)
-        self.state.take(node, lowering, accuracy_level=self.options.accuracy_level)
+        self.state.take(node, lowering, accuracy_level=self._level(scheme.qtype.bits))
         return None
+
+    def _level(self, bits: int) -> int:
+        """Return the accuracy level of a layer; of other bits than the recipe's only 4 have another than 4.
+
+        Below level 4 the runtime has a kernel for 4 bits alone. Matrices of 2 and 8 bits it turns back into
+        float at every call, which makes a token 10 times as slow as float; an 8-bit head would do that to a
+        model of 4 bits.
+        """
+        listed = self.recipe.placement is Placement.LISTED
+        return self.options.accuracy_level if listed or bits in (4, self.recipe.weights.qtype.bits) else 4
 
     def experts(self, node: ir.Node, rule: OpRule) -> str | None:
         """Quantize the matrices of experts, which lie along a first axis, as QMoE."""
