@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -32,6 +33,7 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[1]
 ZOO = Path(os.environ.get("OCTAVO_ZOO_DIR") or ROOT.parent / "shared" / "zoo")
 WHOLE = 45.0  # minutes for all stages; one that would begin later is skipped
+_CALLERS_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MAKEFLAGS", "MFLAGS", "MAKELEVEL")
 _GRACE = 10.0  # seconds between the request to end and the end
 _NOTE = 120  # characters of a note in the table
 _TAIL = 60  # lines of output that are kept, for the reason and for pytest's closing line
@@ -95,9 +97,14 @@ STAGES = (
     Stage("docs, built strictly", make("docs"), 5, install=(make(".venv/.docs"),)),
     Stage("tests of the page, in Chromium", make("test-browser"), 5, install=(("sh", "-c", _CHROMIUM),)),
     Stage("wheel and source archive", make("dist"), 4, install=(make(".venv/.dist"),)),
-    Stage("tests with the model zoo", make("test-zoo"), 10, lacks=_no_zoo),
+    Stage("tests with the model zoo", make("test-zoo", f"ZOO={ZOO}"), 10, lacks=_no_zoo),
     Stage("tests on a Ray cluster", make("test-ray"), 14, install=(make(".venv/.ray"),)),
-    Stage("each benchmark, at its smallest", make("bench-smoke"), 8, install=(make(".venv/.bench"),)),
+    Stage(
+        "each benchmark, at its smallest",
+        make("bench-smoke", f"ZOO={ZOO}"),
+        8,
+        install=(make(".venv/.bench"),),
+    ),
     Stage("a client of the drop-in", make("test-clients", "CLIENTS=examples"), 5),
     Stage("web clients", make("test-web"), 5, install=(make(".web/.installed"),), lacks=_no_npm),
     Stage("the wheel, newest needs", (*_INSTALL, "newest"), 5, lacks=_no_wheel),
@@ -118,7 +125,7 @@ def run_command(
         child = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, "PYTEST_ADDOPTS": f"{os.environ.get('PYTEST_ADDOPTS', '')} -rs"},
+            env=_environment(),
         )  # fmt: skip
     except OSError as error:
         return 127, [f"{command[0]}: {error.strerror}"]
@@ -135,13 +142,20 @@ def run_command(
     return code, list(tail)
 
 
+def _environment() -> dict[str, str]:
+    """The caller's environment, without what would test another tree or change the commands."""
+    kept = {name: value for name, value in os.environ.items() if name not in _CALLERS_OWN}
+    return {**kept, "PYTEST_ADDOPTS": f"{kept.get('PYTEST_ADDOPTS', '')} -rs"}
+
+
 def _pass_on(
     stream: IO[bytes] | None, tail: collections.deque[str], skips: collections.Counter[str] | None
 ) -> None:
     for line in stream or ():
         text = line.decode("utf-8", "replace")
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):  # where nobody reads, or a log finds no room, the stages go on
+            sys.stdout.write(text)
+            sys.stdout.flush()
         if skips is not None and (found := _SKIP.match(text.rstrip())) is not None:
             skips[found[2]] += int(found[1])
         elif text.strip():
@@ -247,6 +261,8 @@ def main() -> int:
             )
         )
         return 0 if options.list else 2
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # whatever the locale of the machine can't show
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     outcomes = run_stages(chosen)
     print("\n" + table(outcomes), flush=True)

@@ -133,3 +133,29 @@ def test_the_smoke_run_has_every_benchmark() -> None:
     text = (ROOT / "benchmarks" / "smoke.py").read_text(encoding="utf-8")
     programs = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")} - {"smoke"}
     assert not {name for name in programs if f'"{name}"' not in text}
+
+
+def test_stages_test_this_tree_and_no_other(
+    ci: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PYTHONPATH", "PYTHONHOME", "MAKEFLAGS"):
+        monkeypatch.setenv(name, "/elsewhere")
+    show = "import os; print([n for n in ('PYTHONPATH', 'PYTHONHOME', 'MAKEFLAGS') if n in os.environ])"
+    assert ci.run_command([sys.executable, "-c", show], 60.0) == (0, ["[]"])
+    zoo = [stage.command[-1] for stage in ci.STAGES if "zoo" in stage.name or "benchmark" in stage.name]
+    assert zoo == [f"ZOO={ci.ZOO}"] * 2
+
+
+def test_output_that_nobody_reads_holds_no_stage_up(ci: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(ci, "print", lambda *words, **more: None, raising=False)
+    monkeypatch.setattr(sys, "stdout", Gone())
+    code, tail = ci.run_command([sys.executable, "-c", "print('x' * 70000); print('end')"], 60.0)
+    monkeypatch.undo()
+    assert (code, tail[-1]) == (0, "end")
