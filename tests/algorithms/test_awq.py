@@ -71,6 +71,15 @@ def test_awq_lowers_the_error_of_the_importance_search_too() -> None:
     assert _error(_quantized("importance", steps="awq")) < _error(_quantized("importance"))
 
 
+def test_statistics_saved_for_a_plan_serve_it_beside_a_head_of_8_bits() -> None:
+    plan = octavo.plan(_model(), weights="int4", algorithm="importance")
+    stats = octavo.calibrate(_model(), plan, _samples(1))
+    result = octavo.quantize(_model(), stats=stats, weights="int4", algorithm="importance", steps="awq")
+    (report,) = result.steps
+    assert [change.layer for change in report.changed] == ["up_proj"]
+    assert [one.reason for one in report.refused] == ["its 8 bits lose little beside fewer"]
+
+
 def test_awq_adds_no_node() -> None:
     kinds = [sorted(n.op_type for n in _quantized("rtn", **one).graph.node) for one in ({}, {"steps": "awq"})]
     assert kinds[0] == kinds[1]
@@ -85,7 +94,7 @@ def test_the_function_before_rounding_is_unchanged() -> None:
 
 
 def test_a_recipe_lists_awq_and_keeps_it_in_its_file(tmp_path: Path) -> None:
-    recipe = octavo.W4.but(steps=("awq:alpha=0.5",))
+    recipe = octavo.W4.but(steps=("awq:grid=4",))
     recipe.save(tmp_path / "recipe.yaml")
     result = octavo.quantize(_model(), _samples(1), recipe=octavo.Recipe.load(tmp_path / "recipe.yaml"))
     assert result.steps[0].changed
@@ -95,7 +104,7 @@ def test_the_command_line_takes_awq(tmp_path: Path, capsys: pytest.CaptureFixtur
     onnx.save(_model(), tmp_path / "m.onnx")
     np.savez(tmp_path / "c.npz", x=np.concatenate([feed["x"] for feed in _samples(1)]))
     given = ["quantize", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "o.onnx"), "--weights", "int4"]
-    assert main([*given, "--data", str(tmp_path / "c.npz"), "--steps", "awq"]) == 0
+    assert main([*given, "--head", "same", "--data", str(tmp_path / "c.npz"), "--steps", "awq"]) == 0
     assert "note: awq: scaled 2 of 2 groups" in capsys.readouterr().out
     assert main([*given, "--steps", "awq"]) != 0
     assert "need calibration data" in capsys.readouterr().err

@@ -113,8 +113,11 @@ class Awq(Step):
 
 def _folded(group: Group, subject: Subject) -> list[scale_folding.Divisible] | str:
     """Return the constants that take the division, or why there are none."""
-    if any(_entry(layer, subject) is None for layer in group.layers):
+    entries = [_entry(layer, subject) for layer in group.layers]
+    if None in entries:
         return "its weights are not quantized in blocks with float activations"
+    if all(one and one.scheme.qtype.bits == 8 > subject.recipe.weights.qtype.bits for one in entries):
+        return "its 8 bits lose little beside fewer"
     shared = {entry.key for entry in subject.plan.entries.values() if isinstance(entry, Shared)}
     if any(Key(layer.weight.name or "", layer.name) in shared for layer in group.layers):
         return "its weight is stored once with a table that is looked up"
