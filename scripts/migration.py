@@ -347,7 +347,7 @@ DIFFERENT: dict[str, tuple[tuple[str, str], ...]] = {
             "matplotlib windows",
         ),
         (
-            "Names with a leading underscore, and names that modules import from the standard library, do not exist",
+            "Names with a leading underscore, and names that modules import from the standard library or flatbuffers or that the installed onnx lacks, do not exist",
             "as imported",
         ),
         (
