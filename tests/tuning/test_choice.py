@@ -40,6 +40,14 @@ def test_of_those_that_are_hardly_apart_the_one_of_fewest_steps_is_chosen() -> N
     assert chosen(more, trial("less", 1.7, 24.0)) == "more"
 
 
+def test_of_those_that_are_hardly_apart_the_one_of_fewest_layers_at_run_time_is_chosen() -> None:
+    recipe = octavo.W8A8.but(dynamic_nodes=("a", "b"))
+    mixed = replace(trial("mixed", 1.3, 35.2), candidate=Candidate("mixed", recipe, ""))
+    for speed in (1.25, 1.3, 1.35):
+        assert chosen(mixed, trial("static", speed, 35.1)) == "static"
+    assert chosen(mixed, trial("static", 1.2, 35.1)) == "mixed"
+
+
 def test_a_third_more_speed_wins_where_fidelity_is_fine() -> None:
     assert chosen(trial("fast", 1.95, 24), trial("close", 1.5, 30)) == "fast"
 

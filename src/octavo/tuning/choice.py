@@ -24,7 +24,7 @@ loses is refused: a model of 24 dB that saves 6 % of the bytes is, one that save
 **Noise wins nothing.** A trial counts with the lower end of its interval of speed. Those that can't be told
 apart from the one with the highest value count as equally fast, and the one that is best in all else is
 taken; of those that are less than 0.015 worse, the one of fewest steps, as each step fits the model to its
-samples.
+samples, and then of fewest layers whose ranges are found at run time.
 
 **What is promised is a faster model.** A trial that is less than 5 % faster than float, as much as two
 sessions of one model may differ, or that may be slower, is taken only where no other will do, or where those
@@ -178,10 +178,20 @@ def _promise(trial: Trial) -> str:
 
 
 def _simplest(rivals: Sequence[Trial], requirements: Requirements) -> Trial:
-    """Return the best by fidelity and size; of those that are hardly any worse, the one of fewest steps."""
+    """Return the best by fidelity and size; of those that are hardly any worse, the simplest.
+
+    That is the one of fewest steps, then of fewest layers whose ranges are found at run time. What decides
+    must not be a hundredth of a decibel: which speeds count as alike changes from run to run.
+    """
     highest = max(standing(trial, requirements) for trial in rivals)
     near = [trial for trial in rivals if standing(trial, requirements) >= highest - SMALL_DIFFERENCE]
-    return min(near, key=lambda trial: (len(trial.candidate.recipe.steps), -standing(trial, requirements)))
+    return min(near, key=lambda trial: (*_changes(trial), -standing(trial, requirements)))
+
+
+def _changes(trial: Trial) -> tuple[int, int]:
+    """Return the number of steps, and of layers whose ranges are found at run time."""
+    recipe = trial.candidate.recipe
+    return len(recipe.steps), len(recipe.dynamic_nodes)
 
 
 def _good(trials: Sequence[Trial], requirements: Requirements, unchanged: Unchanged | None) -> list[Trial]:
