@@ -10,7 +10,9 @@ import pytest
 from builders import graph, model, node, tensor
 from onnx import TensorProto, helper
 
+import octavo
 from hostile.models import changed, external, feeds, layer, nested, nested_bytes, quantized, read, written
+from hostile.odd_operators import ODD_OPERATORS
 from hostile.sandbox import Sandbox
 from octavo.errors import ModelError, OctavoError
 
@@ -294,3 +296,10 @@ def _huge(op: str) -> onnx.ModelProto:
 def test_a_result_that_no_memory_holds_is_refused_by_the_nodes_name(sandbox: Sandbox, op: str) -> None:
     path = written(_huge(op), sandbox.given)
     sandbox.refuses(lambda: read(path), ModelError, "asks_for_too_much")
+
+
+def test_branches_without_outputs_have_no_heads_for_weights_in_blocks(sandbox: Sandbox) -> None:
+    """Where the head of a model is looked for, an If leads to outputs of branches: here are none."""
+    made = ODD_OPERATORS["branch/no-outputs"]()
+    for change in ({"recipe": "W4"}, {"weights": "int4"}):
+        sandbox.settles(lambda change=change: str(octavo.quantize(made, threads=1, **change)))  # type: ignore[misc]
