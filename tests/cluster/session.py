@@ -25,6 +25,7 @@ os.environ.update(
     RAY_AUTH_MODE="token",
     RAY_AUTH_TOKEN=secrets.token_hex(32),
     RAY_USAGE_STATS_ENABLED="0",
+    RAY_memory_monitor_refresh_ms="0",  # where others take the memory, Ray would kill workers of ours
     PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
 )
 
