@@ -51,9 +51,9 @@ def integers(result: octavo.Result) -> dict[str, np.ndarray]:
     return {name: matrix.integers for name, matrix in found.items() if matrix is not None}
 
 
-@pytest.mark.parametrize("more", ["", ":weighted=no:act_order=no"])
+@pytest.mark.parametrize("more", ["", ":weighted=yes"])
 def test_a_layer_is_quantized_by_what_it_reads_from_quantized_layers(more: str) -> None:
-    how = Gptq(weighted=not more, act_order=not more)
+    how = Gptq(weighted=bool(more))
     result = octavo.quantize(
         gated(), samples(), weights="int4", head="same", style="qdq", algorithm=f"gptq:sequential=yes{more}"
     )

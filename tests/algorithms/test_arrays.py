@@ -132,8 +132,8 @@ def test_a_model_is_rounded_by_another_library_as_by_numpy(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     "how",
-    [Gptq(), Gptq(act_order=False), Gptq(weighted=False, per_row=False, lazy=24)],
-    ids=["weighted, act-order", "weighted", "plain, one scale for all rows"],
+    [Gptq(), Gptq(weighted=True), Gptq(act_order=False, per_row=False, lazy=24)],
+    ids=["act-order", "weighted, act-order", "one scale for all rows"],
 )
 def test_every_library_gives_the_same_integers_by_gptq(
     library: Arrays, how: Gptq, monkeypatch: pytest.MonkeyPatch

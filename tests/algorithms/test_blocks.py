@@ -18,7 +18,7 @@ from octavo.algorithms.weights.rtn import Furthest, Rtn
 from octavo.core.blocks import Blocks, BlockScheme
 from octavo.errors import DataError, RecipeError
 
-PLAIN = Gptq(act_order=False, weighted=False)
+PLAIN = Gptq(act_order=False)
 ALL = [Furthest(), Rtn(), Hqq(), KQuant(), PLAIN]
 NAMES = [type(a).__name__ for a in ALL]
 
@@ -157,7 +157,7 @@ def test_k_quant_lowers_the_weighted_error_of_every_block(bits: int, symmetric: 
         replace(PLAIN, per_row=False),
         replace(PLAIN, lazy=24),
         replace(PLAIN, weighted=True),
-        Gptq(),
+        Gptq(weighted=True),
     ],
     ids=[
         "plain",

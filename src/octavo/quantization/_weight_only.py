@@ -57,7 +57,6 @@ def algorithm_of(name: str, settings: Any = None) -> Algorithm:
                 act_order=settings.actorder,
                 search=settings.mse,
                 per_row=settings.perchannel,
-                weighted=False,
             )
     if name.lower().startswith("gptq"):
         return algorithm(name)

@@ -5,10 +5,10 @@ column ``j`` is rounded to ``q`` and the others move::
 
     W[:, j+1:] -= (W[:, j] - q) / U[j, j] * U[j, j+1:]
 
-Columns come in the order of decreasing ``E[x²]`` (``act_order``), and scales are those of
-:mod:`.importance`, the search that the diagonal of ``H`` weights (``weighted``): those of the weights as they
-were, so that blocks stay together in the file. Without both, scales are plain ones, taken when their block
-begins, from the weights as they are then. A row for which rounding without feedback leaves the smaller error
+Columns come in the order of decreasing ``E[x²]`` (``act_order``); scales are those of the weights as they
+were, so that blocks stay together in the file. In the order of the file they are taken when their block
+begins, from the weights as they are then. With ``weighted`` they are those of :mod:`.importance`, the search
+that the diagonal of ``H`` weights. A row for which rounding without feedback leaves the smaller error
 ``e H eᵀ`` keeps that.
 
 ``sequential`` asks for ``H`` of what a layer reads when the layers before it are quantized already; the
@@ -42,7 +42,7 @@ class Gptq:
     act_order: bool = True
     search: bool = False  # look for the range with the least error
     per_row: bool = True  # else one scale for a block of all rows
-    weighted: bool = True  # ranges by the importance of input channels, instead of plain ones
+    weighted: bool = False  # ranges by the importance of input channels, instead of plain ones
     sequential: bool = False
     device: str = "cpu"  # cpu, gpu, or auto for a GPU where there is one
     wants: ClassVar[Inputs] = Inputs.PRODUCTS
