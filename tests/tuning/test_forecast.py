@@ -212,6 +212,18 @@ def test_timing_that_tells_its_rounds_is_extrapolated() -> None:
     assert forecast.seconds_left == pytest.approx((30.0 + usual) / 2)
 
 
+def test_the_fewest_rounds_take_as_long_as_those_of_the_models_that_were_timed_before() -> None:
+    clock = Clock()
+    forecast = forecast_of(clock)
+    forecast.begin(Work(), [])  # a first look, that nobody expected
+    forecast.taking_turns = 2
+    for number in range(1, 10):
+        clock.now += 2.0
+        forecast.progress(TIMING, number, 9)
+    forecast.begin(Work(timed=3, seconds=1.0), [])
+    assert forecast.seconds_left == pytest.approx(9 * 4 * 1.0)
+
+
 def test_a_time_limit_bounds_what_is_left() -> None:
     clock = Clock()
     forecast = forecast_of(clock)

@@ -111,6 +111,7 @@ class Forecast:
     pass_seconds: float | None = None  # once measured
     evaluation_seconds: float = 0.0  # of one model on a task
     ahead: Sequence[Work] = ()
+    taking_turns: int = 0  # models that are timed now, or were the last time; 0: not known
     # The seconds that the search may still take and has taken, as its limit counts them.
     most: Callable[[], float] = lambda: math.inf
     spent: Callable[[], float] = time.monotonic
@@ -239,7 +240,7 @@ class Forecast:
         elif self._phase == TIMING:
             self._timed += seconds
             if self._done:
-                self._round = self._rate(now) / (self._work.timed + 1)
+                self._round = self._rate(now) / (self.taking_turns or self._work.timed + 1)
         self._phase, self._phase_began, self._first, self._done = "", now, (now, 0), 0
 
     def _phase_left(self, now: float) -> float:

@@ -209,6 +209,7 @@ class TrialRunner:
         self.run.progress(TIMING, 0, None)
         files = [self.file(self.trials[same[0]]) for same in twins.values()]
         first = [self.prepared.model] if self.unchanged.prepared is None else []
+        self.forecast.taking_turns = 1 + len(first) + len(files)
         try:
             found = self._speeds(
                 [*first, *files],
