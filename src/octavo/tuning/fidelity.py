@@ -383,6 +383,18 @@ def judged(outputs: Outputs, sums: Sequence[Sequence[Tally]]) -> Fidelity:
     )
 
 
+def with_answers_of(held: Fidelity, seen: Fidelity) -> Fidelity:
+    """Return the figures of held-back samples, with answers that were counted in samples of calibration too.
+
+    Calibration may have fitted the latter better: the lower of the two shares counts.
+    """
+    if held.agreement is None or seen.agreement is None:
+        return held
+    places = held.places + seen.places
+    both = (held.agreement * held.places + seen.agreement * seen.places) / places
+    return replace(held, agreement=min(held.agreement, both), places=places)
+
+
 def _sqnr_interval(sums: Sequence[Sequence[Tally]]) -> tuple[float, float] | None:
     """Return the 95 % interval of the worst part's SQNR, over resampled samples; None for one sample."""
     signal = np.array([[tally.signal for tally in row] for row in sums])

@@ -9,10 +9,11 @@ for it is wall time, and only while no other program takes the cores.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,14 +38,16 @@ from octavo.evaluation.timing.latency import (
 from octavo.model.files import io
 from octavo.model.runtime.samples import sample_inputs, specs_of
 from octavo.model.runtime.session import Session
-from octavo.tuning.fidelity import Fidelity, Outputs, Tally, judged, outputs_of, tallies
+from octavo.tuning.fidelity import Fidelity, Outputs, Tally, judged, outputs_of, tallies, with_answers_of
 from octavo.tuning.language import LanguageModel, TokenSpeeds
+from octavo.tuning.requirements import COUNTED_ANSWERS, FAITHFUL_DB, READABLE_DB, SAME_ANSWERS
 from octavo.tuning.split import Feed
 
 Shard = tuple[str, int]  # the file of a trial, the number of a sample
 
 PRECISION = 0.015  # of ln(speed), half an interval: speeds that differ by less than 5 % count as the same
 BUSY = 0.1  # share of its time that a thread waits for a core, beyond which wall time is that of the machine
+MAX_MORE = 64  # samples of calibration whose answers are counted, where those held back have few
 TIMED_SAMPLES = 4  # of different shapes; of one shape, one sample tells as much
 
 
@@ -104,11 +107,18 @@ def _save(path: Path, arrays: Feed) -> None:
 
 
 class Reference:
-    """What the float model answers on the samples that were held back."""
+    """What the float model answers on the samples that were held back.
 
-    def __init__(self, session: Session, samples: Sequence[Feed], folder: Path) -> None:
+    Answers (boxes, classes, characters) tell more than decibels only where there are enough of them. Where
+    those of the held-back samples are too few to decide, the answers of ``more`` samples are counted too.
+    """
+
+    def __init__(
+        self, session: Session, samples: Sequence[Feed], folder: Path, more: Iterable[Feed] = ()
+    ) -> None:
         self.language = LanguageModel.of(session, samples[0])
         self.session, self.samples = session, samples
+        self._more, self._counted_too = more, range(0)
         if self.language is not None:
             self.samples = self.language.judged_on(samples)
         names = None if self.language is None else [self.language.logits]
@@ -129,14 +139,52 @@ class Reference:
         self, names: Sequence[str], engine: Engine, progress: Progress | None = None
     ) -> dict[str, Fidelity]:
         """Return the figures of trials, by their files; every engine gives the same."""
-        shards = [(name, number) for name in names for number in range(len(self.samples))]
+        outputs, held = self.job.outputs, range(len(self.samples))
+        sums = self._sums(names, held, engine, progress)
+        found = {name: judged(outputs, rows) for name, rows in sums.items()}
+        few = [name for name, one in found.items() if self.language is None and _has_few_answers(one)]
+        if few and (further := self._answered_too()):
+            for name, rows in self._sums(few, further, engine, progress).items():
+                found[name] = with_answers_of(found[name], judged(outputs, rows))
+        return found
+
+    def _sums(
+        self, names: Sequence[str], numbers: range, engine: Engine, progress: Progress | None
+    ) -> dict[str, list[tuple[Tally, ...]]]:
+        """Return the sums of some samples, for each trial in the order of the samples."""
+        shards = [(name, number) for name in names for number in numbers]
         found: dict[Shard, tuple[Tally, ...]] = {}
         for index, sums in engine.map(self.job, shards):
             found[shards[index]] = sums
             if progress is not None:
                 progress("compare with float", len(found), len(shards))
-        count = range(len(self.samples))
-        return {name: judged(self.job.outputs, [found[name, i] for i in count]) for name in names}
+        return {name: [found[name, number] for number in numbers] for name in names}
+
+    def _answered_too(self) -> range:
+        """Return the numbers of further samples with enough answers of the float model; run them once."""
+        if self._counted_too:
+            return self._counted_too
+        first, places = len(self.samples), 0.0
+        for number, sample in enumerate(itertools.islice(self._more, MAX_MORE), first):
+            answer = self.session.run(sample)
+            _save(self.job.folder / f"sample{number}.npz", sample)
+            _save(self.job.folder / f"answer{number}.npz", answer)
+            self._counted_too = range(first, number + 1)
+            places += sum(tally.places for tally in tallies(self.job.outputs, answer, answer, sample))
+            if places >= COUNTED_ANSWERS:
+                break
+        return self._counted_too
+
+
+def _has_few_answers(found: Fidelity) -> bool:
+    """Whether equal answers would stand for decibels, were they not so few."""
+    same = found.agreement
+    return (
+        READABLE_DB <= found.sqnr_db < FAITHFUL_DB
+        and same is not None
+        and same >= SAME_ANSWERS
+        and found.places < COUNTED_ANSWERS
+    )
 
 
 def timed_samples(samples: Sequence[Feed]) -> list[Feed]:

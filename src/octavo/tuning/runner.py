@@ -70,7 +70,7 @@ class TrialRunner:
         source = self.prepared.source
         self.float_model = Path(source) if isinstance(source, str | Path) else io.load(source)
         session = Session.open(self.float_model, threads=self.threads)
-        self.reference = Reference(session, self.split.held, self.folder)
+        self.reference = Reference(session, self.split.held, self.folder, self.split.calibration or ())
         self.forecast = Forecast(
             self.run.progress,
             samples=len(self.split.calibration or ()),
