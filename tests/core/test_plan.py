@@ -373,3 +373,10 @@ def test_former_and_present_name_together_are_an_error() -> None:
     twice = changed(nodes={"a": {"op_type": "Conv", "form": "Conv", "lowering": "Conv"}})
     with pytest.raises(TableError, match=r"nodes\.a\.form: .*former name of 'lowering'"):
         Plan.from_dict(twice)
+
+
+def test_a_name_that_is_given_twice_in_a_plan_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text('{"octavo_plan": 1, "nodes": {"head": {}, "head": {}}}')
+    with pytest.raises(TableError, match=r"plan\.json: 'head' is given twice; remove one"):
+        Plan.load(file)

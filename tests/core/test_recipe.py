@@ -460,3 +460,10 @@ def test_plain_spellings_are_read_wherever_a_value_is_expected() -> None:
 def test_a_misspelt_plain_value_is_one_sentence(change: Callable[[], Any], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         change()
+
+
+def test_a_setting_that_is_given_twice_is_an_error_in_json_too(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.json"
+    file.write_text('{"base": "W8A8", "base": "W4"}')
+    with pytest.raises(RecipeError, match=r"recipe\.json: 'base' is given twice; remove one"):
+        Recipe.load(file)

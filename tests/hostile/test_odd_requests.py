@@ -43,10 +43,10 @@ def test_a_limit_beyond_any_machine_and_one_without_a_value_are_refused(limits: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("base: W8A8\nbase: W4\n", "'base' is given twice in line 2"),
+        ("base: W8A8\nbase: W4\n", "'base' is given twice, again in line 2"),
         (
             "base: W8A8\nactivations:\n  min_range: 1\n  min_range: 2\n",
-            "'min_range' is given twice in line 4",
+            "'min_range' is given twice, again in line 4",
         ),
     ],
 )

@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,6 +42,19 @@ def read_bytes(path: str | Path, most: int) -> bytes:
             if len(content) > most:
                 raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB, the most that is read")
     return bytes(content)
+
+
+class RepeatedNameError(ValueError):
+    """A name that is there twice in an object of JSON: which of the two counts would be a guess."""
+
+
+def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, each name of which is there once (an ``object_pairs_hook``)."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise RepeatedNameError(f"{repeated!r} is given twice")
+    return found
 
 
 def read_json(path: str | Path, most: int) -> Any:

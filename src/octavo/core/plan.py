@@ -31,7 +31,7 @@ from octavo.core.entries import (
     Shared,
     Skipped,
 )
-from octavo.core.files import read_bytes, write_text
+from octavo.core.files import RepeatedNameError, read_bytes, unique, write_text
 from octavo.core.granularity import PerBlock
 from octavo.core.lazy import load_entry
 from octavo.core.outputs import refuse_sources
@@ -251,9 +251,11 @@ class Plan(Shown):
         """Read a plan from JSON."""
         check_arguments(path=path)
         try:
-            data = json.loads(read_bytes(path, _MOST_BYTES).decode())
+            data = json.loads(read_bytes(path, _MOST_BYTES).decode(), object_pairs_hook=unique)
         except OSError as error:
             raise TableError(f"Plan {path} can't be read: {error.strerror}.") from error
+        except RepeatedNameError as error:
+            raise TableError(f"Plan {path}: {error}; remove one of the two.") from error
         except (ValueError, RecursionError) as error:
             what = "is not text" if isinstance(error, UnicodeDecodeError) else f"is not JSON: {error}"
             raise TableError(

@@ -17,7 +17,7 @@ import yaml
 
 from octavo.core import codec
 from octavo.core.arguments import check_arguments
-from octavo.core.files import read_bytes, write_text
+from octavo.core.files import RepeatedNameError, read_bytes, unique, write_text
 from octavo.core.granularity import PerBlock, PerChannel, PerTensor
 from octavo.core.override import Override
 from octavo.core.qtypes import FLOAT8E4M3FN, INT8, UINT4, UINT8, UINT16, QType
@@ -177,7 +177,12 @@ class Recipe(Brief):
         except ValueError as error:
             raise RecipeError(f"Recipe {path} is not text; give a YAML or JSON file.") from error
         try:
-            data = json.loads(text) if path.suffix == ".json" else _Loader(text).get_single_data()
+            if path.suffix == ".json":
+                data = json.loads(text, object_pairs_hook=unique)
+            else:
+                data = _Loader(text).get_single_data()
+        except RepeatedNameError as error:
+            raise RecipeError(f"Recipe {path}: {error}; remove one of the two.") from error
         except Exception as error:  # PyYAML lets through whatever int() or a dict raises
             raise RecipeError(f"Recipe {path} is neither YAML nor JSON: {_reason(error)}.") from error
         try:
@@ -209,8 +214,8 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"{key.value!r} is given twice", key.start_mark
+                    raise RepeatedNameError(
+                        f"{key.value!r} is given twice, again in line {key.start_mark.line + 1}"
                     )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)

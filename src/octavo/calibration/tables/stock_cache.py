@@ -14,7 +14,6 @@ without ``smooth_quant`` (``calibration.json``) counts as false.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ import numpy.typing as npt
 
 from octavo.calibration.tables.table_checks import MAX_BYTES
 from octavo.core import files
-from octavo.core.files import read_bytes
+from octavo.core.files import RepeatedNameError, read_bytes, unique
 from octavo.core.stats import Range
 from octavo.errors import TableError
 
@@ -116,17 +115,11 @@ def load(path: str | Path) -> Cache:
 def parse_json(data: bytes) -> Any:
     """Parse JSON without NaN, infinities and names that come twice."""
     try:
-        return json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_no_constant)
+        return json.loads(data.decode(), object_pairs_hook=unique, parse_constant=_no_constant)
+    except RepeatedNameError as error:
+        raise TableError(f"In the table {error}; keep one of the two.") from error
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError, ValueError) as error:
         raise TableError(f"The table is not JSON ({error}); calibrate again.") from error
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise TableError(f"{twice!r} is in the table twice; keep one of the two.")
-    return found
 
 
 def _no_constant(text: str) -> Any:
