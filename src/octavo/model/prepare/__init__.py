@@ -14,6 +14,7 @@ The passes, in order; each is one small file and does nothing on a model it has 
     batch norm     folded into the layer before
     symbolic       symbolic shape inference, where ranks are still unknown
     fusions        Gelu, LayerNormalization and HardSwish as one operator or one marked unit
+    attention      heads that several queries share, read without copies
     pooling        a mean over all spatial axes as GlobalAveragePool
     numbers        what a convolution's input is multiplied with, and what is added, in the convolution
 """
@@ -33,6 +34,7 @@ from octavo.model.graph.scopes import remove_unused
 from octavo.model.prepare import batch_norm, constant_folding, control_flow, fusions, rewrites, shapes
 from octavo.model.prepare.opset import raise_opset
 from octavo.model.prepare.prepare_report import Change, PrepareReport, describe_kind
+from octavo.model.prepare.shared_heads import share_heads
 from octavo.model.runtime import session
 
 __all__ = ["Change", "PrepareOptions", "PrepareReport", "prepare", "raise_opset"]
@@ -109,6 +111,7 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
     if wanted.fuse:
         for name, count in fusions.fuse(model).items():
             log.put("fusions", count, f"{{n}} × {name}")
+        log.put("attention", share_heads(model), "{n} products of attention read shared heads, not copies")
         log.put("pooling", rewrites.pool_means(model), "{n} spatial means written as GlobalAveragePool")
     if wanted.fold_batch_norm:
         log.put("bias", batch_norm.fold_numbers_before(model), _INTO_CONVOLUTIONS)
