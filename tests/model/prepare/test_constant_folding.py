@@ -241,3 +241,21 @@ def test_copies_of_a_large_weight_beyond_the_budget_are_not_made() -> None:
     normalize(m)
     fold(m)
     assert sum(value.const_value.nbytes for value in m.graph.initializers.values()) == 1 << 20
+
+
+@pytest.mark.parametrize(("width", "is_folded"), [(64, False), (4096, True)])
+def test_tables_are_computed_only_where_they_are_small_beside_the_model(width: int, is_folded: bool) -> None:
+    arrays = {
+        "rows": np.arange(256, dtype=np.float32).reshape(256, 1),
+        "columns": np.arange(256, dtype=np.float32).reshape(1, 256) / 256,
+        "w": rng.standard_normal((256, width)).astype(np.float32),
+    }
+    nodes = [
+        node("Mul", ["rows", "columns"], ["angles"]),
+        node("Cos", ["angles"], ["table"]),
+        node("MatMul", ["x", "table"], ["m"]),
+        node("MatMul", ["m", "w"], ["y"]),
+    ]
+    proto = model(nodes, [tensor("x", [2, 256])], [tensor("y", None)], arrays)
+    found = before_and_after(proto, fold, rtol=1e-4, atol=1e-2)
+    assert ops(found) == (["MatMul"] * 2 if is_folded else ["Mul", "Cos", "MatMul", "MatMul"])

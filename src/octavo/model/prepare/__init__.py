@@ -130,7 +130,7 @@ def _raise_opset(model: ir.Model, to: int, log: _Log) -> None:
 
 def _fold(model: ir.Model, wanted: PrepareOptions, log: _Log) -> None:
     """Compute what is constant, and take the branches that it decides, which may make more of it constant."""
-    budget, more = constant_folding.BUDGET, True
+    budget, more = constant_folding.budget_of(model), True
     while more:
         hoisted = control_flow.hoist_invariants(model)
         log.put("invariants", hoisted, "{n} values that loops and branches never change read from outside")

@@ -4,6 +4,8 @@ What depends on constants alone is computed once, by the runtime itself, in one 
 model. Left alone: quantization (``DequantizeLinear`` of a weight is what quantized models are made of),
 random numbers, results that outgrow what they are made from, a large weight that a node which can't be folded
 reads too (it would be stored twice), and half-precision weights widened on use (they would double in size).
+What all results may add is bounded by the size of the model: a table of sines that a few nodes compute is left
+to the runtime, which computes it at load, where storing it would cost more than quantization gains.
 Several nodes may share a large weight, as the Slices do that take an LSTM's gates apart: they are folded
 together, and growth is counted over all of them.
 """
@@ -29,22 +31,31 @@ from octavo.model.runtime.session_inputs import fill
 _NEVER = operators.RANDOM | operators.CONVERSIONS_OR_DYNAMIC
 _LARGE_BYTES = 1 << 20  # of a weight that is not stored twice, and of a result that may always be computed
 _MAX_GROWTH = 4  # times the bytes that a node reads, which its results may take
-BUDGET = 64 << 20  # bytes that all results may take beyond what goes away
+_SHARE = 8  # results may add an eighth to what the model takes in 8 bits, so that a quantized one stays small
+_LEAST_BUDGET, _MOST_BUDGET = 16 << 10, 16 << 20  # bytes in 8 bits, whatever the size of the model
 _LAZY_BYTES = 16 << 20  # bytes; transposing a weight of this size waits until its content is read
 
 
 class Folded(NamedTuple):
-    """How many nodes went, what is to be said, and the bytes by which results may still grow."""
+    """How many nodes went, what is to be said, and the bytes that results may still add."""
 
     nodes: int
     notes: list[str]
     budget: int
 
 
-def fold(model: ir.Model, budget: int = BUDGET) -> Folded:
-    """Replace what is constant by its value, within a budget."""
+def budget_of(model: ir.Model) -> int:
+    """Return how many bytes, as a quantized model stores them, folding may add to a model."""
+    stored = sum(_stored_bytes(value) or 0 for graph in model.graphs() for value in graph.initializers.values())
+    return min(max(stored // _SHARE, _LEAST_BUDGET), _MOST_BUDGET)
+
+
+def fold(model: ir.Model, budget: int | None = None) -> Folded:
+    """Replace what is constant by its value, within a budget (by default that of :func:`budget_of`)."""
     notes: list[str] = []
     edit = Editor(model)
+    if budget is None:
+        budget = budget_of(model)
     count = _fold_shapes(edit) + _fold_lazily(edit)
     found, left = _constant_nodes(model, notes, budget)
     if not found:
@@ -118,8 +129,11 @@ class _Candidates:
         total = sum(size or 0 for size in made)
         if None in made or total > max(_LARGE_BYTES, _MAX_GROWTH * given):
             return
+        added = sum(_in_8_bits(value, size or 0) for value, size in zip(node.outputs, made, strict=True))
         # What several nodes read goes away once, so each of them is credited with its share.
-        self.growth[node] = total - sum(size // len(value.consumers()) for value, size in sizes.items())
+        self.growth[node] = added - sum(
+            _in_8_bits(value, size) // len(value.consumers()) for value, size in sizes.items()
+        )
 
     def drop_shared(self) -> None:
         """Drop the consumers of each large value that has to be kept, and all that depends on them."""
@@ -161,6 +175,17 @@ def _bytes(value: ir.Value) -> int | None:
         return None
     known = tuple(dim for dim in dims if dim is not None)
     return byte_size(dtype, known) if len(known) == len(dims) else None
+
+
+def _stored_bytes(value: ir.Value) -> int | None:
+    size = _bytes(value)
+    return None if size is None else _in_8_bits(value, size)
+
+
+def _in_8_bits(value: ir.Value, size: int) -> int:
+    """Return what a tensor of ``size`` bytes takes where its floats are stored in 8 bits."""
+    dtype = query.element_type(value)
+    return size * 8 // max(dtype.bitwidth, 8) if dtype is not None and dtype.is_floating_point() else size
 
 
 def _compute(model: ir.Model, nodes: list[ir.Node], results: list[ir.Value]) -> dict[str, npt.NDArray[Any]]:
