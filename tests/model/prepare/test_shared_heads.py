@@ -5,8 +5,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 from builders import model, node, tensor
-from model.prepare.helpers import before_and_after, ops
 
+from model.prepare.helpers import before_and_after, ops
 from octavo.model.prepare import PrepareReport, prepare
 
 GROUPS, COPIES, SIZE = 2, 3, 4

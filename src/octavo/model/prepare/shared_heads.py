@@ -1,8 +1,8 @@
 """Attention with fewer heads of keys and values than of queries, without copies of those heads.
 
 Exporters write grouped attention by repeating keys and values: ``Unsqueeze``, ``Expand``, ``Reshape`` from
-``[b, g, t, d]`` to ``[b, g·n, t, d]``, so that every query head has a copy. Each token that is generated copies
-the whole cache in every layer. Queries of heads that share keys are rows of one matrix all the same::
+``[b, g, t, d]`` to ``[b, g·n, t, d]``, so that every query head has a copy. Each generated token copies the
+whole cache in every layer. Queries of heads that share keys are rows of one matrix all the same::
 
     A [b, g·n, s, k] · repeat(B [b, g, k, m])  =  reshape(reshape(A, [b, g, n·s, k]) · B, [b, g·n, s, m])
 
