@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from onnx import TensorProto
 import octavo
 from emission.models import Array, normal
 from octavo.core.plan import HalfCompute, HalfStorage, Plan
+from octavo.core.recipe import FloatType
 from octavo.errors import RecipeError
 from octavo.model.files.io import to_proto
 from octavo.model.runtime.session import Session
@@ -348,3 +350,29 @@ def test_a_card_of_a_16_bit_model_does_not_speak_of_integers() -> None:
     both = octavo.quantize(linear(normal(64, 64)), weights="int8", float_type="fp16")
     card = model_card(both.to_dict(), both.manifest(), model="m.onnx", output="h.onnx", command="octavo …")
     assert "| weights | int8 per channel |" in card and "| 16-bit floats |" in card
+
+
+# ---- Weights alone: constants that float16 holds exactly
+
+
+def masked(lowest: float) -> onnx.ModelProto:
+    """One linear layer, and a large mask behind it."""
+    mask = np.triu(np.full((256, 256), lowest, np.float32), 1)
+    nodes = [node("MatMul", ["x", "w"], ["h"], "layer"), node("Add", ["h", "mask"], ["y"])]
+    arrays = {"w": normal(64, 256), "mask": mask}
+    return model(nodes, [tensor("x", (256, 64))], [tensor("y", None)], arrays)
+
+
+@pytest.mark.parametrize(("lowest", "stored"), [(-1e4, True), (-3.4e38, False), (-0.1, False)])
+def test_weights_alone_come_with_masks_in_float16_where_that_is_exact(lowest, stored):
+    result = octavo.quantize(masked(lowest), weights="int4")
+    assert (result.plan.half == HalfStorage(FloatType.FLOAT16, ("mask",))) is stored
+    assert (initializer_types(result)["mask"] == TensorProto.FLOAT16) is stored
+    plain = octavo.emit(masked(lowest), replace(result.plan, half=None), None)
+    x = {"x": normal(256, 64)}
+    found, due = (Session.open(one.model).run(x)["y"] for one in (result, plain))
+    np.testing.assert_array_equal(found, due)
+
+
+def test_8_bit_activations_leave_masks_as_they_are():
+    assert octavo.quantize(masked(-1e4), recipe="W8").plan.half is None

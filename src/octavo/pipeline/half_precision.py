@@ -10,22 +10,23 @@ import onnx_ir as ir
 from octavo import calibration
 from octavo.core.plan import Plan
 from octavo.core.qtypes import INT8
-from octavo.core.recipe import Recipe
+from octavo.core.recipe import Placement, Recipe
 from octavo.core.scheme import MinMax, Scheme
 from octavo.core.stats import Range
 from octavo.errors import RecipeError
 from octavo.pipeline.calibrate import observe, samples_of
 from octavo.pipeline.options import Run
 from octavo.planning.half_compute import measured_tensors, with_half_compute
-from octavo.planning.half_precision import with_half_storage
+from octavo.planning.half_precision import with_exact_storage, with_half_storage
 from octavo.targets import Target
 
 
 def with_half(plan: Plan, model: ir.Model, recipe: Recipe, target: Target, data: Any, run: Run) -> Plan:
-    """Return the plan with 16-bit floats as a recipe requests them."""
+    """Return the plan with 16-bit floats as a recipe requests them, and where weights alone lose nothing."""
     half = recipe.half
     if half is None:
-        return plan
+        is_open = recipe.is_weight_only and recipe.placement is not Placement.LISTED
+        return with_exact_storage(plan, model) if is_open and target.accepts.contrib_ops else plan
     kind = half.type_for(target.kernels.half_types)
     name = kind.value
     computes = half.compute if half.compute is not None else name in target.kernels.half_types

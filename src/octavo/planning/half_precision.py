@@ -7,7 +7,7 @@ range of float32. A constant stays float32 where it would overflow, or lose more
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import ml_dtypes
@@ -33,6 +33,8 @@ DATA_TYPES: Mapping[FloatType, ir.DataType] = {
 # Rounding normal numbers leaves 74 dB in float16 and 56 dB in bfloat16: with less, something else was lost.
 MIN_SQNR_DB: Mapping[FloatType, float] = {FloatType.FLOAT16: 50.0, FloatType.BFLOAT16: 40.0}
 MIN_STORED_VALUES = 1024  # a smaller weight saves less than the Cast that restores it costs
+MIN_EXACT_VALUES = 1 << 16  # below, the bytes saved are not worth a Cast that nobody asked for
+_AT_ONCE = 1 << 20  # values that are compared at a time
 _MASK_DEPTH = 64  # nodes that are followed from a constant to the Softmax that its mask is for
 
 
@@ -40,20 +42,46 @@ def with_half_storage(plan: Plan, model: ir.Model, float_type: FloatType) -> Pla
     """Return the plan with the large float weights that nothing quantizes stored in 16 bits."""
     weights: list[str] = []
     kept: dict[str, str] = {}
-    for name, value in query.initializers(model.graph).items():
-        if query.element_type(value) is not FLOAT or name in plan.compressed or value.is_graph_output():
-            continue
-        readers = query.readers(value)
-        if not readers or all(plan.lookup(name, node.name or "") is not None for node in readers):
-            continue
-        if value.const_value is None or value.const_value.size < MIN_STORED_VALUES:
-            continue
-        reason = lossy(np.asarray(value.const_value.numpy()), float_type)
+    for name, tensor in _in_float(plan, model, MIN_STORED_VALUES):
+        reason = lossy(np.asarray(tensor.numpy()), float_type)
         if reason is None:
             weights.append(name)
         else:
             kept[name] = reason
     return replace(plan, half=HalfStorage(float_type, tuple(weights), kept))
+
+
+def with_exact_storage(plan: Plan, model: ir.Model) -> Plan:
+    """Return the plan with those float constants stored in float16 that lose nothing by it.
+
+    These are masks, and the tables of models whose weights were float16 before they were exported.
+    """
+    found = _in_float(plan, model, MIN_EXACT_VALUES)
+    exact = tuple(name for name, tensor in found if is_exact(np.asarray(tensor.numpy())))
+    return replace(plan, half=HalfStorage(FloatType.FLOAT16, exact)) if exact else plan
+
+
+def _in_float(plan: Plan, model: ir.Model, least: int) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    """Yield the float32 constants of at least so many values that nothing quantizes."""
+    for name, value in query.initializers(model.graph).items():
+        if query.element_type(value) is not FLOAT or name in plan.compressed or value.is_graph_output():
+            continue
+        readers, tensor = query.readers(value), value.const_value
+        if not readers or all(plan.lookup(name, node.name or "") is not None for node in readers):
+            continue
+        if tensor is not None and tensor.size >= least:
+            yield name, tensor
+
+
+def is_exact(content: npt.NDArray[np.generic]) -> bool:
+    """Whether float16 holds every value of a constant."""
+    values = content.reshape(-1)
+    for start in range(0, values.size, _AT_ONCE):
+        part = values[start : start + _AT_ONCE]
+        with np.errstate(over="ignore"):
+            if not np.array_equal(part.astype(np.float16).astype(np.float32), part):
+                return False
+    return True
 
 
 def lossy(content: npt.NDArray[np.generic], float_type: FloatType) -> str | None:
