@@ -54,7 +54,7 @@ def plan(
     run = run_of({"prepare": prepare})
     subject = pipeline.prepared(model, pipeline.needed_opset(wanted), run)
     found = pipeline.planned(subject.model, wanted, sheet.at(threads)).plan
-    found = pipeline.with_half(found, subject.model, wanted, sheet, None, run)
+    found, _ = pipeline.with_half(found, subject.model, wanted, sheet, None, run)
     found = replace(found, notes=(*subject.report.notes, *found.notes))
     return note_inputs(found, inputs_of(model, recipe=recipe))
 

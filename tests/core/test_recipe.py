@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from octavo.core.granularity import PerBlock, PerChannel, PerTensor
 from octavo.core.qtypes import INT4, INT8, INT16, QTYPES, UINT8
 from octavo.core.recipe import (
+    COMPRESSED,
     FP8,
     PRESETS,
     W4,
@@ -467,3 +468,14 @@ def test_a_setting_that_is_given_twice_is_an_error_in_json_too(tmp_path: Path) -
     file.write_text('{"base": "W8A8", "base": "W4"}')
     with pytest.raises(RecipeError, match=r"recipe\.json: 'base' is given twice; remove one"):
         Recipe.load(file)
+
+
+def test_a_recipe_of_floats_alone_quantizes_nothing() -> None:
+    half = Recipe.from_dict({"half": "fp16:compute", "exclude": ["head"]})
+    assert half.op_types == () and half.activations is None and half.exclude == ("head",)
+    assert half.half is not None and half.half.compute is True
+    both = Recipe.from_dict({"half": "bf16", "compressed": "int8"})
+    assert both.op_types == () and both.compressed is not None and both.half is not None
+    assert Recipe.from_dict({"compressed": "int8"}) == COMPRESSED
+    with pytest.raises(RecipeError, match="weights: missing"):
+        Recipe.from_dict({"half": "fp16", "steps": ["clip"]})

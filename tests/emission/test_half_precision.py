@@ -341,6 +341,33 @@ def test_datasheets_say_what_16_bit_floats_are() -> None:
     }
 
 
+@pytest.mark.parametrize("more", [{}, {"weights": "int8", "effort": "plain"}], ids=["alone", "beside int8"])
+def test_inputs_in_16_bits_are_checked_on_samples_in_32(more: dict[str, Any], tmp_path: Path) -> None:
+    nodes = [node("MatMul", ["x", "w"], ["h"], "layer"), node("Erf", ["h"], ["y"], "curve")]
+    source = chain(nodes, {"w": normal(64, 64)}, (2, 64))
+    data = [{"x": normal(2, 64)} for _ in range(3)]
+    path = tmp_path / "half.onnx"
+    octavo.quantize(source, data, float_type="fp16:compute", io="fp16", output=path, **more)
+    session = Session.open(path)
+    found = session.run({"x": data[0]["x"].astype(np.float16)})["y"]
+    due = Session.open(source.SerializeToString()).run(data[0])["y"]
+    noise = np.sum((found - due) ** 2) / np.sum(due**2)
+    assert found.dtype == np.float16 and noise < (0.02 if more else 1e-5)
+
+
+def test_a_card_of_a_16_bit_model_says_what_it_was_calibrated_with() -> None:
+    source = linear(normal(8, 8))
+    data = [{"x": normal(2, 8)} for _ in range(3)]
+    computed, stored, blind = (
+        converted(source, data), converted(source, data, float_type="fp16:storage"), converted(source)
+    )  # fmt: skip
+    quantized = octavo.quantize(source, data, effort="plain")
+    assert computed.fingerprints()["data"] == quantized.fingerprints()["data"] is not None
+    for result, due in ((computed, "3 samples, fingerprint"), (stored, "nothing"), (blind, "nothing")):
+        card = model_card(result.to_dict(), result.manifest(), model="m", output="h", command="octavo …")
+        assert f"| calibrated with | {due}" in card
+
+
 def test_a_card_of_a_16_bit_model_does_not_speak_of_integers() -> None:
     result = converted(linear(normal(64, 64)))
     manifest = result.manifest()

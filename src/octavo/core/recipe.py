@@ -149,6 +149,8 @@ class Recipe(Brief):
             if not isinstance(base, str):
                 raise RecipeError(f"base: expected the name of a preset; known are {', '.join(PRESETS)}.")
             return preset(base)._changed_by(rest)
+        if isinstance(data, dict) and data.keys() <= _OF_FLOATS and data.keys() & {"half", "compressed"}:
+            return (HALF if "half" in data else COMPRESSED)._changed_by(data)
         if isinstance(data, dict) and data and data.keys() <= cls.__dataclass_fields__.keys() - {"weights"}:
             raise RecipeError(
                 "weights: missing. Name a preset that the other settings change, such as base: W8A8, or the"
@@ -294,6 +296,8 @@ FP8 = Recipe(
 # No operator is quantized; weights are int8 in the file alone.
 COMPRESSED = Recipe(weights=_CHANNEL_INT8, activations=None, op_types=(), compressed=INT8)
 HALF = Recipe(weights=_CHANNEL_INT8, activations=None, op_types=(), half=HalfPrecision(FloatType.FLOAT16))
+# A recipe of these alone, with one of the first two, quantizes nothing.
+_OF_FLOATS = frozenset({"half", "compressed", "target", "exclude"})
 
 PRESETS: dict[str, Recipe] = {
     "W8A8": W8A8,

@@ -92,7 +92,9 @@ def quantize(
     if found is not None:
         found, steps = weight_steps(made, found, run, steps)
     samples = found.samples if found is not None and found.samples is not None else data
-    plan = with_half(made.plan, model, recipe, target, samples, run)
+    plan, seen = with_half(made.plan, model, recipe, target, samples, run)
+    if found is None and seen is not None:
+        found = replace(seen, ranges={})  # no range of it becomes a scale
     meta.record_recipe(model, recipe)
     return replace(finish(subject, plan, found, run, steps), recipe=recipe)
 

@@ -48,6 +48,8 @@ def finish(
     sample = samples.first if samples is not None else run.destination.sample
     if any(report.step == Cache.name and report.changed for report in reports):
         sample = _with_narrow_cache(model, sample)
+    if isinstance(plan.half, HalfCompute) and plan.half.io:
+        sample = _with_half_inputs(model, sample)
     hand_over(model, run, sample)
     return Result(
         model=model,
@@ -74,6 +76,14 @@ def _with_narrow_cache(model: ir.Model, feeds: Feeds | None) -> Feeds | None:
     """Return the text of a sample as one that begins with an empty cache of the type that it now has."""
     specs = specs_of(model)
     return filled(np.asarray(feeds[ids_of(specs).name]), specs) if feeds is not None else None
+
+
+def _with_half_inputs(model: ir.Model, feeds: Feeds | None) -> Feeds | None:
+    """Return a sample in the types that the model's inputs now have."""
+    if feeds is None:
+        return None
+    kinds = {spec.name: spec.dtype for spec in specs_of(model)}
+    return {name: np.asarray(one).astype(kinds.get(name)) for name, one in feeds.items()}
 
 
 def _unchecked(plan: Plan) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def _scheme(scheme: Any) -> str:
 
 def _calibration(manifest: Mapping[str, Any]) -> str:
     if not manifest["samples"]:
-        return "no data"
+        return "nothing"
     return (
         f"{many(int(manifest['samples']), 'sample')}, fingerprint {_short(manifest['fingerprints']['data'])}"
     )
