@@ -17,8 +17,8 @@ import onnx
 from octavo.errors import OctavoError
 from octavo.folders.discovery import read_folder
 from octavo.folders.generation import Pipeline
+from octavo.folders.makers import Makers
 from octavo.folders.making import Trial
-from octavo.folders.run import Makers
 from octavo.folders.samples import folder_data
 from octavo.folders.variants import VARIANTS
 from octavo.model.runtime.verification import verify

@@ -227,6 +227,7 @@ def encoder_decoder(folder: Path, *, merged: bool = False) -> Path:
     config = {
         "model_type": "t5", "is_encoder_decoder": True, "decoder_start_token_id": 1, "eos_token_id": 2,
         "vocab_size": len(VOCABULARY), "architectures": ["T5ForConditionalGeneration"],
+        "num_layers": 1, "num_decoder_layers": 1, "num_heads": HEADS, "d_kv": SIZE, "d_model": WIDTH,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     ids = tensor("input_ids", ["batch", "tokens"], INT64)

@@ -22,6 +22,8 @@ from octavo.folders.generation import Pipeline
 from octavo.folders.parts import Role, role_of
 from octavo.folders.samples import folder_data
 from octavo.folders.variants import PRESETS, VARIANTS
+from octavo.model.files import io
+from octavo.model.files.sharing import save_together
 from octavo.model.runtime.session import InputSpec
 
 
@@ -66,6 +68,20 @@ def test_variants_beside_their_model_are_not_parts(tmp_path: Path) -> None:
     found = read_folder(source)
     assert [part.name for part in found.parts] == ["model"]
     assert [path.name for path in found.left_out] == ["model_q4.onnx"]
+
+
+def test_what_tools_made_of_a_model_is_no_part(tmp_path: Path) -> None:
+    source = encoder_decoder(tmp_path / "source")
+    for tail in ("_O4", "_qint8_avx512_vnni", "_quint8_avx2", ".int8", "_optimized"):
+        shutil.copy(source / "encoder_model.onnx", source / f"encoder_model{tail}.onnx")
+    shutil.copy(source / "decoder_model.onnx", source / "encoder_model_fp16_two.onnx")  # other inputs
+    shutil.copy(source / "encoder_model.onnx", source / "encoder_model_2.onnx")  # and of the same kind
+    found = read_folder(source)
+    assert {part.name for part in found.parts} == {
+        "encoder_model", "encoder_model_2", "encoder_model_fp16_two", "decoder_model",
+        "decoder_with_past_model",
+    }  # fmt: skip
+    assert len(found.variants) == 5
 
 
 def test_web_writes_what_transformers_js_loads_by_dtype(tmp_path: Path) -> None:
@@ -332,6 +348,57 @@ def test_auto_keeps_names_and_chooses_for_each_part(tmp_path: Path) -> None:
         session(tmp_path / "out" / name)
 
 
+def test_two_decoders_are_merged_as_transformers_js_loads_them(tmp_path: Path) -> None:
+    source = encoder_decoder(tmp_path / "source")
+    result = quantized(
+        source, tmp_path / "out", texts(tmp_path / "t.txt"), variants="fp32,q8,q4,q2", max_kl=0.2
+    )
+    made = [one for one in result.trials if one.part.role is Role.MERGED_DECODER]
+    assert [one.variant.name for one in made] == ["fp32", "q8", "q4"] and all(one.holds for one in made)
+    ids, states = np.int64([[1, 7, 9]]), np.random.default_rng(0).standard_normal((1, 5, 64))
+    for suffix in ("", "_quantized", "_q4"):
+        first, later, both = (
+            session(tmp_path / f"out/onnx/{name}{suffix}.onnx")
+            for name in ("decoder_model", "decoder_with_past_model", "decoder_model_merged")
+        )
+        names = [one.name for one in first.get_outputs()]
+        feed = {"input_ids": ids, "encoder_hidden_states": states.astype(np.float32)}
+        empty = {one.name: np.zeros((1, 2, 0, 32), np.float32) for one in later.get_inputs()[1:]}
+        due = dict(zip(names, first.run(None, feed), strict=True))
+        found = both.run(names, {**feed, **empty, "use_cache_branch": np.array([False])})
+        for name, value in zip(names, found, strict=True):
+            np.testing.assert_allclose(value, due[name], atol=1e-5)
+        cache = {name.replace("present", "past_key_values"): due[name] for name in names[1:]}
+        feed["input_ids"] = ids[:, :1]
+        (logits,) = later.run(["logits"], {"input_ids": ids[:, :1], **cache})
+        (found,) = both.run(["logits"], {**feed, **cache, "use_cache_branch": np.array([True])})
+        np.testing.assert_allclose(found, logits, atol=1e-5)
+        size = (tmp_path / f"out/onnx/decoder_model_merged{suffix}.onnx").stat().st_size
+        alone = beside.size_of(tmp_path / f"out/onnx/decoder_model{suffix}.onnx")
+        assert size < 1.2 * alone  # weights of both lie in it once
+
+
+def test_decoders_of_two_opsets_are_not_merged(tmp_path: Path) -> None:
+    source = encoder_decoder(tmp_path / "source")
+    later = onnx.load(source / "decoder_with_past_model.onnx")
+    later.opset_import[0].version += 1
+    onnx.save(later, source / "decoder_with_past_model.onnx")
+    result = quantized(source, tmp_path / "out", variants="fp32")
+    assert any("can't be merged" in note and "opsets 17 and 18" in note for note in result.notes)
+    assert "onnx/decoder_model_merged.onnx" not in contents(tmp_path / "out")
+
+
+def test_models_that_share_a_file_of_weights_share_it_in_the_output(tmp_path: Path) -> None:
+    source = encoder_decoder(tmp_path / "source")
+    paths = [source / f"{name}.onnx" for name in ("decoder_model", "decoder_with_past_model")]
+    models = [io.load(path.rename(path.with_suffix(".old"))) for path in paths]
+    save_together(models, paths, "weights.bin")
+    quantized(source, tmp_path / "out", variants="fp32")
+    assert not (tmp_path / "out/onnx/decoder_with_past_model.onnx_data").exists()
+    for path in paths:
+        session(tmp_path / "out/onnx" / path.name)
+
+
 def test_parts_may_have_variants_of_their_own(tmp_path: Path) -> None:
     source = encoder_decoder(tmp_path / "source")
     quantized(
@@ -342,6 +409,7 @@ def test_parts_may_have_variants_of_their_own(tmp_path: Path) -> None:
         "onnx/encoder_model_quantized.onnx",
         "onnx/decoder_model_q4.onnx",
         "onnx/decoder_with_past_model_q4.onnx",
+        "onnx/decoder_model_merged_q4.onnx",
     }
 
 

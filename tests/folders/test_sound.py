@@ -53,7 +53,7 @@ def test_clips_are_heard_and_go_through_the_whole_pipeline(tmp_path: Path) -> No
     )
     assert not result.refused, result.refused
     assert {trial.part.stem for trial in result.written} == {
-        "encoder_model", "decoder_model", "decoder_with_past_model",
+        "encoder_model", "decoder_model", "decoder_with_past_model", "decoder_model_merged",
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from folders.test_folders import quantized, session
 from folders.test_sound import clips, speech_model
 from octavo.errors import DataError, OutputError
 from octavo.folders.discovery import read_folder
-from octavo.folders.fidelity import Figure
+from octavo.folders.fidelity import Figure, standard_error
+from octavo.folders.parts import Role
 from octavo.folders.samples import folder_data
 from octavo.folders.tasks import word_errors, words
 from octavo.folders.variants import EIGHT_BITS
@@ -68,6 +70,21 @@ def test_a_task_may_lose_a_share_and_always_one(figure: Figure, floor: Any, hold
     assert figure.holds(floor) is holds
 
 
+def test_words_that_one_clip_lost_say_little() -> None:
+    lost = [8.0, 0.0, 0.0, 0.0]
+    mean = np.mean([[n, 20.0] for n in lost], axis=0)
+    share = mean[0] / mean[1]
+    residual = np.array(lost) - share * 20
+    due = np.sqrt(np.sum(residual**2) / 3 / 4) / 20  # of a ratio of means
+    error = standard_error(lost, [20.0] * 4)
+    assert error == pytest.approx(due)
+    figure = Figure("words", share, count=80, error=error)
+    assert figure.holds(EIGHT_BITS)
+    assert not figure.holds(replace(EIGHT_BITS, always=0))  # what --max-drop says is meant exactly
+    two = standard_error([8.0, 8.0, 0.0, 0.0], [20.0] * 4)
+    assert not Figure("words", 0.2, count=80, error=two).holds(EIGHT_BITS)
+
+
 def heard(folder: Path, features: Any, suffixes: tuple[str, str, str] = ("", "", "")) -> list[str]:
     """The words of one clip, by onnxruntime alone."""
     names = ("encoder_model", "decoder_model", "decoder_with_past_model")
@@ -111,7 +128,8 @@ def test_words_unlike_those_of_float_are_counted_for_each_part_and_for_all_at_on
 def test_a_part_that_loses_words_is_refused(tmp_path: Path) -> None:
     source, sounds = speech_model(tmp_path / "model"), clips(tmp_path / "clips")
     loose = quantized(source, tmp_path / "loose", sounds, variants="q2", **LOOSE, max_drop=9)
-    changed = [trial for trial in loose.written if trial.figures[-1].value > 0]
+    lost = [trial for trial in loose.written if trial.figures[-1].is_of_task]
+    changed = [trial for trial in lost if trial.figures[-1].value > 0]
     assert changed  # 2 bits are too few for this model
     result = quantized(source, tmp_path / "out", sounds, variants="fp32,q2", **LOOSE, max_drop=0)
     assert {trial.part.stem for trial in result.refused} >= {trial.part.stem for trial in changed}
@@ -133,11 +151,13 @@ def test_transcripts_beside_the_clips_are_what_is_right(tmp_path: Path) -> None:
     (item,) = folder_data(read_folder(source), sounds).judged
     assert item.label == "word1 word2 word3"
     due = word_errors(heard(source, item.pieces[0]["input_features"]), words(item.label)) / 3
-    for trial in result.written:
+    judged = [trial for trial in result.written if trial.part.role is not Role.MERGED_DECODER]
+    for trial in judged:
         assert trial.figures[-1].float_value == pytest.approx(due)
     assert f"float {100 * due:.1f} %" in str(result)
     manifest = json.loads((tmp_path / "out" / "octavo.json").read_text())
-    assert all("WER" in row["task"] for row in manifest["variants"])
+    rows = [row for row in manifest["variants"] if row["part"] != "decoder_model_merged"]
+    assert len(rows) == len(judged) == 3 and all("WER" in row["task"] for row in rows)
 
 
 def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -267,6 +287,35 @@ def test_parts_that_hold_one_by_one_are_judged_together(
     assert refused.part.stem == "decoder_with_past_model" and "together" in refused.reason
     assert not (tmp_path / "out/onnx/decoder_with_past_model_quantized.onnx").exists()
     assert any("in 2 parts at once" in note for note in result.notes)
+
+
+def test_what_auto_chooses_is_judged_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, sounds = speech_model(tmp_path / "model"), clips(tmp_path / "clips")
+
+    def figure(_: Any, files: Any) -> Figure:
+        wrong = 0.01 * len(files) ** 2 + 0.001 * ("decoder_model" in files)
+        return Figure("words", wrong, count=1000)
+
+    monkeypatch.setattr("octavo.folders.tasks.Transcripts.figure", figure)
+    result = octavo.quantize_folder(
+        source,
+        sounds,
+        output=tmp_path / "out",
+        variants="auto",
+        parts={"*": "q8"},
+        max_drop=Drop(0.05),
+        seconds=0,
+        threads=1,
+        **LOOSE,
+    )
+    assert result.chosen["decoder_model"] == "fp32"
+    assert [name for part, name in result.chosen.items() if part != "decoder_model"] == ["q8", "q8"]
+    (refused,) = result.refused
+    assert refused.part.stem == "decoder_model" and "together with those of the other parts" in refused.reason
+    assert any("2 parts at once" in note for note in result.notes)
+    made = sorted(path.name for path in (tmp_path / "out").glob("*.onnx"))
+    assert made == ["decoder_model.onnx", "decoder_with_past_model.onnx", "encoder_model.onnx"]
+    assert (tmp_path / "out/decoder_model.onnx").stat().st_size == result.refused[0].part.bytes
 
 
 def test_nothing_is_written_where_every_part_loses_words(tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
 // What a model answers to texts, with transformers.js in Node or in a browser.
 export async function answersOf(library, name, task, options, texts) {
   const tokenizer = await library.AutoTokenizer.from_pretrained(name);
-  const generates = task === "text-generation";
-  const Model = generates ? library.AutoModelForCausalLM : library.AutoModel;
+  const generators = {
+    "text-generation": library.AutoModelForCausalLM,
+    "text2text-generation": library.AutoModelForSeq2SeqLM,
+  };
+  const generates = task in generators;
+  const Model = generators[task] ?? library.AutoModel;
   const model = await Model.from_pretrained(name, options);
   const answers = [];
   for (const text of texts) {

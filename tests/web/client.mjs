@@ -2,8 +2,8 @@
 //
 //   node client.mjs MODULES MODELS NAME TASK DTYPES TEXT...
 //
-// TASK is feature-extraction (hidden states of each text) or text-generation (the tokens of each text and six
-// more); DTYPES are separated by commas.
+// TASK is feature-extraction (hidden states of each text), text-generation (the tokens of each text and six
+// more) or text2text-generation (six tokens for each text); DTYPES are separated by commas.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 import { answersOf } from "./answers.mjs";

@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from browser import chromium
-from folders.small_folders import VOCABULARY, decoder, text_encoder, texts
+from folders.small_folders import VOCABULARY, decoder, encoder_decoder, text_encoder, texts
 
 import octavo
 from octavo.folders.variants import PRESETS, VARIANTS
@@ -30,12 +30,13 @@ NEW_TOKENS = 6
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the variants of an encoder and of a decoder with a cache."""
+    """A folder with the variants of an encoder, of a decoder with a cache, and of both, which are merged."""
     root = tmp_path_factory.mktemp("models")
     data = texts(root / "texts.txt")
-    for name, build in (("encoder", text_encoder), ("decoder", decoder)):
+    for name, build in (("encoder", text_encoder), ("decoder", decoder), ("both", encoder_decoder)):
         source = build(root / f"{name}-float")
-        result = octavo.quantize_folder(source, data, output=root / name, seconds=0, threads=1)
+        limit = 0.5 if name == "both" else None  # random weights: no text is certain
+        result = octavo.quantize_folder(source, data, output=root / name, seconds=0, threads=1, max_kl=limit)
         assert not result.refused, str(result)
     return root
 
@@ -68,6 +69,20 @@ def float_tokens(models: Path, text: str) -> list[int]:
         if tokens[0, -1] == VOCABULARY.index("</s>"):
             break
     return [int(token) for token in tokens[0]]
+
+
+def float_answer(models: Path, text: str) -> list[int]:
+    """The tokens that the float encoder and decoder write, in Python and without a cache."""
+    encoder, writer = (
+        ort.InferenceSession(str(models / "both-float" / f"{name}.onnx"))
+        for name in ("encoder_model", "decoder_model")
+    )
+    ids, tokens = ids_of(text), [1]
+    (states,) = encoder.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})
+    while len(tokens) <= NEW_TOKENS and tokens[-1] != VOCABULARY.index("</s>"):
+        feed = {"input_ids": np.int64([tokens]), "encoder_hidden_states": states}
+        tokens.append(int(writer.run(["logits"], feed)[0][0, -1].argmax()))
+    return tokens
 
 
 def cosine(x: Any, y: Any) -> float:
@@ -107,6 +122,19 @@ def test_transformers_js_generates_text_with_every_variant_of_a_decoder(models: 
             assert tokens[:count] == due[:count] and len(tokens) > count, dtype
             if dtype in ("fp32", "fp16"):
                 assert tokens == due, dtype
+
+
+def test_transformers_js_generates_text_with_every_variant_of_merged_decoders(models: Path) -> None:
+    answers = in_node(
+        str(SCRIPTS / "client.mjs"), str(MODULES), str(models), "both", "text2text-generation",
+        ",".join(PRESETS["web"]), *TEXTS,
+    )  # fmt: skip
+    assert list(answers) == list(PRESETS["web"])
+    for dtype, found in answers.items():
+        for text, tokens in zip(TEXTS, found, strict=True):
+            assert len(tokens) > 1 and tokens[0] == 1, dtype
+            if dtype in ("fp32", "fp16"):
+                assert tokens == float_answer(models, text), dtype
 
 
 def test_webassembly_runs_every_variant_of_an_encoder(models: Path, tmp_path: Path) -> None:
@@ -170,4 +198,6 @@ def test_chromium_runs_an_encoder_and_a_decoder(models: Path, site: str) -> None
                 assert cosine(states, float_states(models, text)) >= VARIANTS[dtype].floor.cosine
         (tokens,) = page.evaluate(call, ["decoder", "text-generation", "fp16", TEXTS[:1]])
         assert tokens == float_tokens(models, TEXTS[0])
+        (tokens,) = page.evaluate(call, ["both", "text2text-generation", "fp16", TEXTS[:1]])
+        assert tokens == float_answer(models, TEXTS[0])
         opened.close()

@@ -36,9 +36,8 @@ def folder_of(folder: ModelFolder, part: Part, *, keep: bool) -> Path:
     no part of the same name is there.
     """
     own, place = Path(part.name).parent, Path("onnx")
-    is_for_web = "model_type" in folder.config and not folder.is_for_genai
     is_free = all(one.name != (place / part.stem).as_posix() for one in folder.parts)
-    return place if own == Path() and is_for_web and is_free and not keep else own
+    return place if own == Path() and folder.is_for_web and is_free and not keep else own
 
 
 def copy_model(part: Part, target: Path) -> Path:
@@ -92,20 +91,21 @@ def renamed(file: Path, place: Path) -> Path:
 def share_weights(decoders: Sequence[Path]) -> int:
     """Store what models have in common once, beside the first of them; return the bytes that this saves.
 
-    Where it would save little, or weights lie beside a model already, all stay as they are: 0.
+    Where it would save little, all stay as they are: 0.
     """
-    if any(_weights_of(file).exists() for file in decoders):
-        return 0
-    sources = [file.replace(file.with_name(f".{file.name}")) for file in decoders]
-    models = [io.load(source) for source in sources]
+    models = [io.load(file) for file in decoders]
     common = common_bytes(models)
-    if common < MIN_COMMON * min(source.stat().st_size for source in sources):
-        for source, file in zip(sources, decoders, strict=True):
-            source.replace(file)
+    if common < MIN_COMMON * min(map(size_of, decoders)):
         return 0
-    save_together(models, decoders, _weights_of(decoders[0]).name)
-    for source in sources:
-        source.unlink()
+    store = decoders[0].with_name(".together")
+    store.mkdir()
+    made = [store / file.name for file in decoders]
+    save_together(models, made, _weights_of(made[0]).name)
+    for file, one in zip(decoders, made, strict=True):
+        remove(file)
+        one.replace(file)
+    _weights_of(made[0]).replace(_weights_of(decoders[0]))
+    store.rmdir()
     return common
 
 

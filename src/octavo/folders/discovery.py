@@ -1,11 +1,13 @@
 """What a model folder holds: its parts, the files that belong beside them, and what its configuration says.
 
 Parts lie in the folder, in ``onnx/`` or one level below (``text_encoder/model.onnx``). A file whose name ends
-like that of a variant (``model_q4.onnx``) beside the file it was made from is a variant, not a part.
+like that of a variant (``model_q4.onnx``) beside the file it was made from is a variant, not a part. So is
+one with the same inputs and outputs whose name says that a tool has changed it (``model_qint8_avx512.onnx``).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,10 @@ MOST_CONFIG = 64 << 20  # bytes of a configuration file
 _CONFIGS = ("config.json", "generation_config.json", "genai_config.json", "preprocessor_config.json")
 _BESIDE = (".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".bpe", ".md", ".yaml", ".yml")
 _PLAIN_NAMES = ("LICENSE", "NOTICE", "COPYING")
+_MADE = re.compile(  # what tools add to the name of a model that they optimize or quantize
+    r"[_.-](o[1-4]|opt(imi[sz]ed)?|sim(plified)?|slim|.*(int\d|quant|fp16|float16|bf16|half|\d-?bit|q\d).*)",
+    re.IGNORECASE,
+)
 _ORDER = (
     Role.VISION, Role.PAIR, Role.AUDIO, Role.TEXT, Role.EMBEDDING, Role.DECODER, Role.MERGED_DECODER,
     Role.DECODER_WITH_PAST, Role.MODEL,
@@ -49,10 +55,20 @@ class ModelFolder:
         """Whether onnxruntime-genai reads the folder, which knows parts by the names in its configuration."""
         return (self.root / "genai_config.json").is_file()
 
+    @property
+    def is_for_web(self) -> bool:
+        """Whether transformers and transformers.js read the folder, which know parts by fixed names."""
+        return "model_type" in self.config and not self.is_for_genai
+
     def token(self, name: str) -> int | None:
         """A token's id by the name of its setting, such as ``eos_token_id``; of several the first."""
         value = self.config.get(name)
         return _token(value[0] if isinstance(value, list) and value else value)
+
+    @property
+    def variants(self) -> tuple[Path, ...]:
+        """Other forms of the parts that are in the folder already."""
+        return tuple(path for path in self.left_out if path.suffix == ".onnx")
 
     @property
     def links(self) -> tuple[Path, ...]:
@@ -93,12 +109,15 @@ def read_folder(root: Path) -> ModelFolder:
             f"{root} holds {len(originals)} ONNX files, and a model has at most {MAX_PARTS} parts; give the"
             " folder of one model."
         )
-    parts = [read_part(path, root) for path in originals]
+    read = [read_part(path, root) for path in originals]
+    parts = [part for part in read if not any(_is_made_of(part, other) for other in read)]
     parts.sort(key=lambda part: (_ORDER.index(part.role), part.name))
-    weights = {file.resolve() for part in parts for file in part.files} | {path.resolve() for path in found}
+    weights = {file.resolve() for part in read for file in part.files} | {path.resolve() for path in found}
     others = [path for path in _files(root) if path.resolve() not in weights]
     beside = tuple(path for path in others if _belongs(path) and _is_own(path, root))
-    left_out = tuple(path for path in (*others, *(p for p in found if _is_variant(p))) if path not in beside)
+    own = {part.path for part in parts}
+    variants = tuple(path for path in found if path not in own)
+    left_out = tuple(path for path in (*others, *variants) if path not in beside)
     return ModelFolder(root, tuple(parts), beside, left_out, _configuration(root))
 
 
@@ -136,6 +155,14 @@ def _is_variant(path: Path) -> bool:
     """Whether a file is named as a variant of another file beside it."""
     bases = (path.stem.removesuffix(suffix) for suffix in SUFFIXES if suffix and path.stem.endswith(suffix))
     return any(path.with_name(f"{base}.onnx").exists() for base in bases)
+
+
+def _is_made_of(part: Part, other: Part) -> bool:
+    """Whether a part is another one in another form, as its name and its inputs and outputs say."""
+    tail = part.stem.removeprefix(other.stem)
+    is_named = part.path.parent == other.path.parent and len(tail) < len(part.stem)
+    same = set(part.input_names) == set(other.input_names) and set(part.outputs) == set(other.outputs)
+    return is_named and same and _MADE.fullmatch(tail) is not None
 
 
 def _configuration(root: Path) -> dict[str, Any]:

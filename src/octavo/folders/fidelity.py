@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import ModelError
-from octavo.folders.parts import CACHE_BRANCH, STATES, Part, Role
+from octavo.folders.parts import STATES, Part, Role
 from octavo.folders.samples import Array, Sample
 from octavo.folders.variants import Floor
+from octavo.model.graph.merging import CACHE_BRANCH
 from octavo.model.runtime.session import Session
 from octavo.tuning.fidelity import judged, outputs_of, tallies
 
@@ -47,6 +48,7 @@ class Figure:
     is_answer: bool = False  # logits of a text that is read off an encoder
     float_value: float | None = None  # of words and right answers; None: words are compared with float's
     count: int = 0  # of words or samples
+    error: float = 0.0  # the standard error of what is lost: words of a clip are lost together
 
     def holds(self, floor: Floor) -> bool:
         """Whether a variant with this figure may be written."""
@@ -56,7 +58,8 @@ class Figure:
             case "cosine":
                 return self.value >= floor.cosine
             case "words" | "right":
-                return round(self._lost * self.count) <= self._most_lost(floor)
+                sure = self._lost - (self.error if floor.always else 0.0)
+                return round(sure * self.count) <= self._most_lost(floor)
         return self.value >= floor.sqnr_db
 
     def limit(self, floor: Floor) -> str:
@@ -108,7 +111,17 @@ class Figure:
                 return f"WER {100 * self.value:.1f} %, float {100 * (self.float_value or 0):.1f} %"
             case "right":
                 return f"{100 * self.value:.1f} % right, float {100 * (self.float_value or 0):.1f} %"
-        return "exact" if math.isinf(self.value) else f"{self.value:.1f} dB"
+        if math.isinf(self.value):
+            return "exact" if self.value > 0 else "an output of another shape than float's"
+        return f"{self.value:.1f} dB"
+
+
+def standard_error(lost: Sequence[float], counts: Sequence[float]) -> float:
+    """The standard error of ``Σ lost / Σ counts`` over clips or samples, which are independent."""
+    number, total = len(lost), sum(counts)
+    share = sum(lost) / total
+    spread = sum((one - share * count) ** 2 for one, count in zip(lost, counts, strict=True))
+    return math.sqrt(number / max(number - 1, 1) * spread) / total
 
 
 @dataclass(frozen=True)

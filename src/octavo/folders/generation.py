@@ -18,8 +18,9 @@ import numpy as np
 from octavo.data.decoder import empty_past, is_past
 from octavo.errors import ModelError
 from octavo.folders.discovery import ModelFolder
-from octavo.folders.parts import CACHE_BRANCH, EMBEDS, IDS, STATES, Part, Role
+from octavo.folders.parts import EMBEDS, IDS, STATES, Part, Role
 from octavo.folders.samples import Array, Sample, StoredFeeds
+from octavo.model.graph.merging import CACHE_BRANCH
 from octavo.model.runtime.session import InputSpec, Session
 
 NEW_TOKENS = 8  # generated after each prompt

@@ -79,22 +79,29 @@ class VariantMaker:
         return last
 
     def _try(self, variant: Variant, way: Mapping[str, Any], path: Path) -> Trial:
-        size = 0
-        figures: tuple[Figure, ...] = ()
         try:
             written = self._write(way, path)
-            size = sum(file.stat().st_size for file in written)
-            if size > MAX_SHARE * self.part.bytes:
-                share = size / self.part.bytes
-                return Trial(
-                    self.part, variant, bytes=size, reason=f"it would be {share:.2f} × the size of float"
-                )
-            figures = self._figures(variant, path)
         except OctavoError as error:
-            return Trial(self.part, variant, bytes=size, reason=str(error))
-        missed = [figure for figure in figures if not figure.holds(variant.floor)]
-        reason = f"{missed[0]}, and {missed[0].limit(variant.floor)} is required" if missed else ""
-        return Trial(self.part, variant, path, size, figures, way=dict(way), reason=reason)
+            return Trial(self.part, variant, reason=str(error))
+        size = sum(file.stat().st_size for file in written)
+        if size > MAX_SHARE * self.part.bytes:
+            share = size / self.part.bytes
+            return Trial(
+                self.part, variant, bytes=size, reason=f"it would be {share:.2f} × the size of float"
+            )
+        return self.judged(Trial(self.part, variant, path, size, way=dict(way)))
+
+    def judged(self, made: Trial) -> Trial:
+        """A model that was written, with how close it is to float, and the reason where it does not hold."""
+        if made.file is None:
+            return made
+        try:
+            figures = self._figures(made.variant, made.file)
+        except OctavoError as error:
+            return replace(made, file=None, way=None, reason=str(error))
+        missed = [figure for figure in figures if not figure.holds(made.variant.floor)]
+        reason = f"{missed[0]}, and {missed[0].limit(made.variant.floor)} is required" if missed else ""
+        return replace(made, figures=figures, reason=reason)
 
     def _figures(self, variant: Variant, path: Path) -> tuple[Figure, ...]:
         """How close a model is to float, and what the task loses where it is close enough."""

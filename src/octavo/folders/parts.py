@@ -22,10 +22,10 @@ from pathlib import Path
 from octavo.data.decoder import is_past
 from octavo.model.files import io
 from octavo.model.graph import meta
+from octavo.model.graph.merging import CACHE_BRANCH
 from octavo.model.runtime.samples import specs_of
 from octavo.model.runtime.session import InputSpec
 
-CACHE_BRANCH = "use_cache_branch"
 IDS = ("input_ids", "decoder_input_ids")
 EMBEDS = ("inputs_embeds", "decoder_inputs_embeds")
 PIXELS = ("pixel_values",)
@@ -62,16 +62,12 @@ class Part:
     inputs: tuple[InputSpec, ...]
     outputs: tuple[str, ...]
     files: tuple[Path, ...]  # the file itself and those that hold its weights
+    bytes: int  # of all of them
 
     @property
     def stem(self) -> str:
         """The file's name without its suffix, which clients know the part by."""
         return self.path.stem
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the part on disk."""
-        return sum(file.stat().st_size for file in self.files)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -96,7 +92,8 @@ def read_part(path: Path, root: Path) -> Part:
     outputs = tuple(value.name or "" for value in model.graph.outputs)
     weights = sorted(file for file in map(Path, meta.of(model).files) if file.resolve() != path.resolve())
     name = path.relative_to(root).with_suffix("").as_posix()
-    return Part(name, path, role_of(path.stem, inputs, outputs), inputs, outputs, (path, *weights))
+    size = sum(file.stat().st_size for file in (path, *weights))
+    return Part(name, path, role_of(path.stem, inputs, outputs), inputs, outputs, (path, *weights), size)
 
 
 def role_of(stem: str, inputs: tuple[InputSpec, ...], outputs: tuple[str, ...]) -> Role:

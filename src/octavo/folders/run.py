@@ -22,13 +22,15 @@ from octavo.folders import beside
 from octavo.folders.beside import MANIFEST, check_output, new_folder
 from octavo.folders.common_weights import with_integers_of
 from octavo.folders.discovery import ModelFolder, read_folder
-from octavo.folders.fidelity import LOGITS, Reader, Reference
 from octavo.folders.generation import Pipeline
+from octavo.folders.makers import Makers
 from octavo.folders.making import Trial, VariantMaker
-from octavo.folders.parts import STATES, Part, Role
+from octavo.folders.merged_decoder import MergedDecoder, needs_merged
+from octavo.folders.parts import Part, Role
 from octavo.folders.result import FolderResult
-from octavo.folders.samples import FolderData, StoredFeeds, folder_data, held_back
-from octavo.folders.tasks import Task, task_of
+from octavo.folders.samples import FolderData, Sample, folder_data
+from octavo.folders.tasks import task_of
+from octavo.folders.together import by_preference, chosen_together, is_slower, judge_together
 from octavo.folders.variants import AUTO, FP32, Floor, Variant, chosen_variants
 from octavo.model.runtime.verification import verify
 from octavo.reporting.folder_tables import folder_card
@@ -36,7 +38,6 @@ from octavo.result import versions
 from octavo.tuning.requirements import Drop
 
 _PAIR = (Role.DECODER, Role.DECODER_WITH_PAST)  # parts that have most weights in common
-NOT_SLOWER = 0.97  # of float's speed, which counts as no slower: shorter than timing can tell apart
 # What auto tries, the smallest first: calibrated integers pay in encoders, 4-bit weights where each token
 # reads all weights once.
 _AUTO: Mapping[bool, tuple[str, ...]] = {
@@ -131,53 +132,6 @@ def _with_floor(variant: Variant, limits: Mapping[str, Any]) -> Variant:
     return replace(variant, floor=floor)
 
 
-@dataclass(frozen=True)
-class Makers:
-    """A maker for each part that the pipeline could feed."""
-
-    folder: ModelFolder
-    pipeline: Pipeline
-    given: FolderData
-    threads: int | None
-    seconds: float
-    task: Task | None = None
-
-    def split(self, part: Part) -> tuple[StoredFeeds | None, StoredFeeds]:
-        """The feeds to calibrate with, and those to compare on: of other samples where there are two."""
-        feeds, ends = self.pipeline.feeds[part.name], self.pipeline.ends[part.name]
-        held = held_back(len(ends))
-        cut = ends[-held - 1] if len(ends) > held else 0
-        compared = feeds.part(cut) if cut < len(feeds) else feeds
-        if self.given.made_up and not part.role.generates:
-            return None, compared
-        return feeds.part(0, cut) if cut else feeds, compared
-
-    def of(self, part: Part) -> VariantMaker:
-        """The maker of a part."""
-        reason = self.pipeline.missing.get(part.name)
-        if reason is not None or not len(self.pipeline.feeds[part.name]):
-            raise ModelError(
-                "it can't be run, and so not be compared with float:"
-                f" {(reason or 'the pipeline never reaches it').rstrip('.')}."
-            )
-        calibration, compared = self.split(part)
-        reference = Reference(part, compared, self.threads, self._reader(part, len(compared)))
-        task = self.task if self.task is not None and self.task.judges(part) else None
-        return VariantMaker(part, calibration, reference, self.threads, self.seconds, task)
-
-    def _reader(self, part: Part, count: int) -> Reader | None:
-        """The decoder that reads a part's states, with the whole texts of the samples that are compared."""
-        if part.role.generates or not set(part.outputs) & set(STATES.values()):
-            return None
-        for decoder in self.folder.parts:
-            ends = self.pipeline.ends[decoder.name][-count:]
-            is_first = decoder.reads_encoder and decoder.role is not Role.DECODER_WITH_PAST
-            if is_first and LOGITS in decoder.outputs and ends[0]:
-                feeds = self.pipeline.feeds[decoder.name]
-                return Reader(decoder, [feeds[end - 1] for end in ends])
-        return None
-
-
 @dataclass
 class _Run:
     """Makes all variants of all parts in a staged folder."""
@@ -191,46 +145,80 @@ class _Run:
     chosen: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     kept: dict[str, VariantMaker] = field(default_factory=dict)  # of parts that may be made again
+    timed: dict[str, Sample] = field(default_factory=dict)  # what a part is timed with, if it can be run
+    parts: list[Part] = field(default_factory=list)  # that were made of those of the folder
 
     def all(self) -> list[Trial]:
-        """Every variant of every part; raises where a part can't be written at all."""
+        """Every variant of every part; raises where no part can be written in any."""
         trials: list[Trial] = []
         count = sum(len(row) for row in self.wanted.values())
         for part in self.folder.parts:
             trials += self._of(part, len(trials), count)
-        if not any(trial.holds for trial in trials):
+        for first, later in self._pairs(trials):
+            trials[trials.index(later)] = self._with_integers_of(first, later)
+        if self.auto:
+            trials = self._chosen(trials)
+        elif not any(trial.holds for trial in trials):
             reasons: dict[tuple[str, str], list[str]] = {}
             for one in trials:
                 reasons.setdefault((one.part.name, one.reason), []).append(one.variant.name)
             why = "; ".join(f"{part} {', '.join(names)}: {why}" for (part, why), names in reasons.items())
             raise OutputError(f"No variant of {self.folder.root} holds, so nothing was written: {why}")
-        for first, later in self._pairs(trials):
-            trials[trials.index(later)] = self._with_integers_of(first, later)
-        self._judge_together(trials)
+        elif self.makers.task is not None:
+            self.notes += judge_together(trials, self.makers.task)
+        trials += self._merged(trials)
         self._share_weights(trials)
         return trials
 
-    def _judge_together(self, trials: list[Trial]) -> None:
-        """Refuse the worst part of a variant whose parts hold one by one, and lose too much together."""
-        task = self.makers.task
-        tried = {trial.variant.name: trial.variant for trial in trials if not trial.variant.is_float}
-        for variant in tried.values():
-            while task is not None:
-                made = [t for t in trials if t.variant == variant and t.holds and task.judges(t.part)]
-                files = {trial.part.name: trial.file for trial in made if trial.file is not None}
-                if len(files) < 2 or self.auto:
-                    break
-                figure = task.figure(files)
-                if figure.holds(variant.floor):
-                    self.notes.append(f"{variant.name} in {len(files)} parts at once: {figure}")
-                    break
-                worst = max(made, key=lambda trial: trial.figures[-1].value)
-                beside.remove(files[worst.part.name])
-                reason = (
-                    f"together with the other parts in {variant.name} {figure}, and"
-                    f" {figure.limit(variant.floor)} is required"
+    def _chosen(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Keep one variant of each part, under the part's own name, or the float part where none holds."""
+        rows = {name: by_preference([t for t in trials if t.part.name == name]) for name in self.timed}
+        choice = chosen_together(rows, self.makers.task)
+        self.notes += [choice.figure] * bool(choice.figure)
+        kept: list[Trial] = []
+        for one in trials:
+            best = choice.by_part.get(one.part.name)
+            if one.file is None or not one.holds or one.variant.is_float:
+                kept.append(one)
+            elif one is best:
+                place = one.file.with_name(one.part.path.name)
+                kept.append(replace(one, file=beside.renamed(one.file, place)))
+            else:
+                beside.remove(one.file)
+                instead = best.variant.name if best is not None else FP32.name
+                reason = f"it holds ({one.figures[0]}), and {instead} was chosen"
+                reason = choice.lost.get((one.part.name, one.variant.name), reason)
+                kept.append(replace(one, file=None, reason=reason))
+        for part in self.folder.parts:
+            if part.name not in rows:
+                continue
+            best = choice.by_part.get(part.name)
+            self.chosen[part.name] = best.variant.name if best is not None else FP32.name
+            if best is None:
+                kept.append(self._float(part, self._folder_of(part)))
+            elif is_slower(best):
+                self.notes.append(
+                    f"{part.name}: no variant that holds is as fast as float; the smallest was chosen"
                 )
-                trials[trials.index(worst)] = replace(worst, file=None, reason=reason)
+        return kept
+
+    def _merged(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The merged decoder that transformers.js loads, in each variant that both decoders have."""
+        pairs = self._pairs(trials) if needs_merged(self.folder) and not self.auto else []
+        if not pairs:
+            return []
+        try:
+            decoder = MergedDecoder(pairs[0][0].part, pairs[0][1].part, self.makers)
+        except ModelError as error:
+            self.notes.append(f"the decoders can't be merged, and transformers.js loads merged ones: {error}")
+            return []
+        self.parts.append(decoder.part)
+        self.timed[decoder.part.name] = decoder.timed_feed
+        target = self._folder_of(pairs[0][0].part)
+        return [
+            self._float(decoder.part, target) if first.variant.is_float else decoder.trial(first, later)
+            for first, later in pairs
+        ]
 
     def _share_weights(self, trials: list[Trial]) -> None:
         """Store what a decoder and the one with its cache have in common once, variant by variant."""
@@ -268,59 +256,39 @@ class _Run:
         made = with_integers_of((first.part.path, first.file), (later.part.path, later.file))
         return later if made is None else maker.remade(later, made)
 
+    def _folder_of(self, part: Part) -> Path:
+        return self.staged / beside.folder_of(self.folder, part, keep=self.auto)
+
     def _of(self, part: Part, done: int, count: int) -> list[Trial]:
-        target = self.staged / beside.folder_of(self.folder, part, keep=self.auto)
+        target = self._folder_of(part)
         target.mkdir(parents=True, exist_ok=True)
         try:
             maker = self.makers.of(part)
         except ModelError as error:
             rows = [v for v in self.wanted[part.name] if not v.is_float]
             missed = [Trial(part, one, reason=str(error)) for one in rows]
-            return [*missed, self._float(part, target, None)]
+            return [*missed, self._float(part, target)]
+        self.timed[part.name] = maker.reference.timed_feed
         if part.role is Role.DECODER_WITH_PAST:
             self.kept[part.name] = maker
         found: list[Trial] = []
         for number, variant in enumerate(self.wanted[part.name]):
             self.tell(f"{part.stem} {variant.name}", done + number, count)
-            if variant.is_float:
-                found.append(self._float(part, target, maker))
-            else:
+            if not variant.is_float:
                 found.append(maker.make(variant, target / f"{part.stem}{variant.suffix}.onnx"))
-        return self._best(part, found, target, maker) if self.auto else found
+            elif not self.auto:  # which takes float where nothing else is chosen
+                found.append(self._float(part, target))
+        return found
 
-    def _float(self, part: Part, target: Path, maker: VariantMaker | None) -> Trial:
+    def _float(self, part: Part, target: Path) -> Trial:
         """Return the float part itself as a trial."""
         copied = beside.copy_model(part, target)
         trial = Trial(part, FP32, copied, part.bytes)
-        if maker is None or not maker.seconds:
+        feed = self.timed.get(part.name)
+        if feed is None or not self.makers.seconds:
             return trial
-        taken = footprint(copied, maker.reference.timed_feed, part.inputs, maker.threads)
+        taken = footprint(copied, feed, part.inputs, self.makers.threads)
         return replace(trial, memory_bytes=taken.memory_bytes, load_seconds=taken.load_seconds)
-
-    def _best(self, part: Part, found: list[Trial], target: Path, maker: VariantMaker) -> list[Trial]:
-        """Keep the smallest variant that holds and is not slower than float, under the part's own name."""
-        held = sorted((one for one in found if one.holds), key=lambda one: one.bytes)
-        quick = [one for one in held if one.speed is None or one.speed.high >= NOT_SLOWER]
-        if not held:
-            self.chosen[part.name] = FP32.name
-            return [*found, self._float(part, target, maker)]
-        best = (quick or held)[0]
-        if not quick:
-            self.notes.append(
-                f"{part.name}: no variant that holds is as fast as float; the smallest was chosen"
-            )
-        self.chosen[part.name] = best.variant.name
-        kept = []
-        for one in found:
-            if one is best and one.file is not None:
-                kept.append(replace(one, file=beside.renamed(one.file, target / f"{part.stem}.onnx")))
-            elif one.holds and one.file is not None:
-                beside.remove(one.file)
-                reason = f"it holds ({one.figures[0]}), and {best.variant.name} was chosen"
-                kept.append(replace(one, file=None, reason=reason))
-            else:
-                kept.append(one)
-        return kept
 
 
 def _result(run: _Run, trials: Sequence[Trial], target: Path, given: FolderData) -> FolderResult:
@@ -340,6 +308,9 @@ def _result(run: _Run, trials: Sequence[Trial], target: Path, given: FolderData)
     known = [part for part in run.folder.parts if part.role is Role.MODEL]
     if known:
         notes.append(f"treated as plain models: {', '.join(part.name for part in known)}")
+    if run.folder.variants:
+        names = ", ".join(path.relative_to(run.folder.root).as_posix() for path in run.folder.variants)
+        notes.append(f"not copied, as they were made of the other models: {names}")
     if run.folder.links:
         names = ", ".join(path.relative_to(run.folder.root).as_posix() for path in run.folder.links)
         notes.append(f"not copied, as they are links to other places: {names}")
@@ -350,7 +321,7 @@ def _result(run: _Run, trials: Sequence[Trial], target: Path, given: FolderData)
     return FolderResult(
         run.folder.root,
         target,
-        run.folder.parts,
+        (*run.folder.parts, *run.parts),
         tuple(placed),
         run.chosen,
         given.described,

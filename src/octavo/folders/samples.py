@@ -38,7 +38,7 @@ from octavo.model.runtime.samples import sample_inputs
 Array = npt.NDArray[Any]
 Sample = dict[str, Array]
 MAX_SAMPLES = 24  # run through the pipeline, where no number is given
-MAX_LABELLED, MAX_CLIPS = 64, 16  # samples beyond these that have labels: the task is judged on them too
+MAX_LABELLED, MAX_CLIPS = 64, 16  # labelled samples, or clips, beyond these: the task is judged on them too
 HELD_BACK = 3  # every so many-th part of the samples is for comparing, not for calibration
 MAX_COMPARED = 8  # samples that variants are compared on
 MADE_UP = 6  # samples, where there is no data
@@ -96,7 +96,7 @@ def folder_data(
     else:
         truth = labels_of(data, labels, folder.parts)
         is_sound = any(set(part.input_names) & set(SOUND) for part in folder.parts)
-        further = (MAX_CLIPS if is_sound else MAX_LABELLED) if truth else 0
+        further = MAX_CLIPS if is_sound else MAX_LABELLED if truth else 0
         items = _taken(reader.items(data, truth), limit, further)
         found = [piece for item in items for piece in item.pieces][:limit]
     if not found:
