@@ -61,6 +61,23 @@ def test_rounds_end_as_soon_as_the_interval_tells() -> None:
     assert taken.shape == (2, latency.MIN_ROUNDS)
 
 
+@pytest.mark.parametrize("enough", [True, False])
+def test_rounds_end_as_soon_as_what_was_measured_is_enough(enough: bool) -> None:
+    steps = iter(np.random.default_rng(0).uniform(0.5, 1.5, 1_000_000))
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += float(next(steps))
+        return now
+
+    calls = [lambda: None] * 2
+    taken = latency.interleaved(
+        calls, seconds=60, clock=clock, precision=1e-6, is_enough=lambda found: enough and found.shape[1] > 9
+    )
+    assert taken.shape[1] == (13 if enough else latency.MAX_ROUNDS)
+
+
 def test_speeds_differ_where_their_intervals_do_not_explain_it() -> None:
     steady = latency.Ratio(1.5, 1.48, 1.52)
     assert steady.differs_from(latency.Ratio(1.6, 1.58, 1.62))

@@ -12,8 +12,9 @@ import octavo
 from octavo.errors import OutputError, RecipeError
 from octavo.evaluation.timing.latency import Ratio
 from octavo.tuning.candidates import Candidate
-from octavo.tuning.choice import Unchanged, compressed_could_win, pick
+from octavo.tuning.choice import Unchanged, compressed_could_win, is_settled, pick, with_exact_weights
 from octavo.tuning.deadline import Deadline, Limit
+from octavo.tuning.fidelity import Fidelity
 from octavo.tuning.requirements import Drop, Requirements
 from octavo.tuning.trial import Score, Trial, Tuned
 
@@ -268,3 +269,47 @@ def test_twenty_decibels_or_the_same_answers_are_close_enough() -> None:
     assert Requirements().unfaithful(replace(same, places=12)) is not None
     assert Requirements().unfaithful(replace(same, sqnr_db=6.0)) is not None
     assert Requirements(min_sqnr=12).unfaithful(trial("d", 1.5, 14.0)) is None
+
+
+def uncertain(name: str, times: float, decibels: float, by: float, **more: object) -> Trial:
+    return trial(name, times, decibels, speed=Ratio(times, times * (1 - by), times * (1 + by)), **more)
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "settled"),
+    [
+        ((2.0, 25, 0.04), (1.2, 25, 0.04), True),  # apart by far
+        ((1.5, 25, 0.04), (1.45, 25.2, 0.04), False),  # alike or not: that decides
+        ((1.5, 25, 0.005), (1.48, 25.2, 0.005), True),  # alike anyway
+        ((1.07, 25, 0.04), (1.0, 40, 0.04), False),  # faster than float or not
+    ],
+)
+def test_speeds_are_measured_until_none_within_their_intervals_would_change_the_choice(
+    fast: tuple[float, float, float], slow: tuple[float, float, float], settled: bool
+) -> None:
+    trials = [uncertain(name, *one) for name, one in (("fast", fast), ("slow", slow))]
+    assert is_settled(trials, Requirements(), Unchanged(400)) is settled
+
+
+def test_sessions_of_one_model_that_differ_unsettle_what_each_of_them_tells() -> None:
+    trials = [uncertain("fast", 1.5, 25, 0.005), uncertain("slow", 1.45, 26, 0.005)]
+    assert is_settled(trials, Requirements(), Unchanged(400))
+    assert not is_settled(trials, Requirements(), Unchanged(400), apart=0.025)
+
+
+def test_exact_weights_take_their_share_of_the_noise_away() -> None:
+    told = trial("static", 2.0, 20.0, parts={"y": 20.0}, agreement=0.9, places=100)
+    half = with_exact_weights(told, Fidelity(23.01, None, {"y": 23.01}))
+    assert half.sqnr_db == pytest.approx(23.01, abs=0.01)
+    assert half.agreement == pytest.approx(1 - 0.1 * 0.5**0.5, abs=1e-4)
+    none = with_exact_weights(told, Fidelity(60.0, None, {"y": 60.0}))
+    assert none.sqnr_db == pytest.approx(20.0, abs=0.01)
+    every = with_exact_weights(told, Fidelity(15.0, None, {"y": 15.0}))
+    assert every.sqnr_db is not None
+    assert every.sqnr_db > 100
+
+
+def test_of_the_parts_of_an_output_the_worst_one_counts_with_exact_weights_too() -> None:
+    told = trial("static", 2.0, 15.0, parts={"boxes": 30.0, "scores": 15.0})
+    found = with_exact_weights(told, Fidelity(30.0, None, {"boxes": 31.0, "scores": 30.0}))
+    assert found.sqnr_db == pytest.approx(15.14, abs=0.01)

@@ -206,10 +206,10 @@ def test_timing_that_tells_its_rounds_is_extrapolated() -> None:
     forecast = forecast_of(clock)
     forecast.begin(Work(timed=3, seconds=8.0), [])
     forecast.progress(TIMING, 0, None)
-    clock.now = 10.0
+    clock.now = 4.0
     forecast.progress(TIMING, 10, 40)
-    usual = 8.0 * TIMING_FACTOR - 10.0
-    assert forecast.seconds_left == pytest.approx((30.0 + usual) / 2)
+    usual = 8.0 * TIMING_FACTOR - 4.0
+    assert forecast.seconds_left == pytest.approx((12.0 + usual) / 2)
 
 
 def test_the_fewest_rounds_take_as_long_as_those_of_the_models_that_were_timed_before() -> None:
@@ -292,7 +292,7 @@ def test_what_is_made_is_not_counted_as_ahead(monkeypatch: pytest.MonkeyPatch) -
 
     def counted(self: search.Search, stage: str) -> None:
         begin(self, stage)
-        ahead.setdefault(stage, []).append(len(self._works()["steps"]))
+        ahead.setdefault(stage, []).append(len(self.ahead.works()["steps"]))
 
     monkeypatch.setattr(search.Search, "begin", counted)
     octavo.tune(conv_and_linear(), samples(8), threads=1, engine="serial", seconds=0.01)

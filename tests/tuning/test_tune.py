@@ -20,7 +20,7 @@ from octavo.evaluation.timing.latency import Ratio
 from octavo.model.files import io
 from octavo.targets import target
 from octavo.tuning import runner
-from octavo.tuning.candidates import groups, without_groups, without_layers
+from octavo.tuning.candidates import Candidate, groups, repaired, without_groups, without_layers
 from octavo.tuning.requirements import Drop, Requirements, TaskCheck
 from octavo.tuning.split import Split
 from tuning.nets import conv_and_linear, many_convs, samples
@@ -366,3 +366,46 @@ def test_functions_that_unfold_without_bound_are_refused_before_the_runtime_sees
     for verb in (octavo.tune, octavo.quantize, octavo.evaluate, octavo.bench):
         with pytest.raises(ModelError, match="unfold"):
             verb(proto, data)
+
+
+def uneven(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Kernels whose channels differ in size by a hundred: one scale does not fit them all."""
+    sizes = np.logspace(0, -2, 8, dtype=np.float32).reshape(8, 1, 1, 1)
+    for one in proto.graph.initializer:
+        one.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(one) * sizes * 4, one.name))
+    return proto
+
+
+def names_with_an_outlier(proto: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch, **more: Any) -> list[str]:
+    def static_is_fast(_: Any, models: Any, *rest: Any, **options: Any) -> list[Ratio]:
+        fast = [isinstance(one, Path) and has_static_scales(one) for one in models]
+        return [Ratio(2, 2, 2) if one else Ratio(1, 1, 1) for one in fast]
+
+    monkeypatch.setattr(runner, "speeds", static_is_fast)
+    data = samples(64)
+    data[9] = {"x": data[9]["x"] * 12}
+    tuned = tuned_by(proto, data, threads=1, engine="serial", effort="standard", **more)
+    return [trial.name for trial in tuned.trials]
+
+
+def test_weights_are_rounded_with_care_only_where_their_rounding_loses_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_channel = names_with_an_outlier(many_convs(4), monkeypatch)
+    assert "static, averaged ranges" in by_channel
+    assert not [name for name in by_channel if "repaired" in name]
+    recipe = target("ort-cpu").static_recipe.but(steps=())
+    whole = recipe.but(weights=recipe.weights.but(granularity=octavo.PerTensor()))
+    together = names_with_an_outlier(uneven(many_convs(4)), monkeypatch, recipe=whole)
+    assert [name for name in together if "repaired" in name]
+
+
+def test_channels_are_equalized_only_where_weights_have_one_scale() -> None:
+    recipe = target("ort-cpu").static_recipe.but(steps=())
+    by_channel = Candidate("static", recipe, "")
+    together = recipe.but(weights=recipe.weights.but(granularity=octavo.PerTensor()))
+    averaged = recipe.activations.but(method=octavo.MinMax(average=True))
+    best = Candidate("static, averaged ranges", recipe.but(activations=averaged), "")
+    assert repaired(by_channel, best).recipe.steps == ("smoothquant", "clip", "rounding", "bias-correction")
+    assert repaired(by_channel, best).recipe.activations == averaged
+    assert "equalize" in repaired(Candidate("static", together, ""), best).recipe.steps

@@ -61,7 +61,7 @@ def tune(
     to, run = run.destination, _of_trials(run, base, engine)
     with scratch.folder() as folder, held(engine):
         runner = TrialRunner(prepared, split, target, Path(folder), engine, run, deadline)
-        runner.objective = wanted.optimize
+        runner.requirements = wanted
         _check_objective(wanted, runner)
         search = Search(runner, wanted, base, seconds, thorough, to, is_free=not request.fixes_recipe)
         if task is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from octavo.core.granularity import PerTensor
 from octavo.core.plan import Plan
 from octavo.core.qtypes import INT8
 from octavo.core.recipe import COMPRESSED, Recipe
@@ -19,7 +20,8 @@ from octavo.targets import Target
 from octavo.targets.defaults import DEFAULT_STEPS
 from octavo.tuning.objective import Objective
 
-REPAIRS = ("smoothquant", "equalize", "clip", "rounding", "bias-correction")  # none costs speed or size
+REPAIRS = ("smoothquant", "clip", "rounding", "bias-correction")  # none costs speed or size
+EQUALIZE = "equalize"  # one of them as well, where a scale for each tensor has to fit all channels
 FEW_CONVOLUTIONS, MANY_CONVOLUTIONS = (
     3,
     16,
@@ -48,9 +50,9 @@ class Candidate:
 
 
 def stepped_round(start: Candidate, plan: Plan) -> list[Candidate]:
-    """Return a static way with steps: with ranges cut in two ways, with every step that is free.
+    """Return a static way with steps: with ranges cut in two ways.
 
-    A model of linear layers is also smoothed at the cost of a few Muls. What takes longest comes last.
+    A model of linear layers is also smoothed at the cost of a few Muls.
     """
     recipe = start.recipe
     found = [_with_steps(start, "clipped", ("clip", _SHIFTS))]
@@ -60,7 +62,20 @@ def stepped_round(start: Candidate, plan: Plan) -> list[Candidate]:
     if isinstance(recipe.activations, Scheme) and recipe.activations.method == MinMax():
         averaged = replace(start, recipe=recipe.but(activations=recipe.activations.but(method=AVERAGED)))
         found.append(_with_steps(averaged, "averaged ranges", ("clip", _SHIFTS)))
-    return [*found, _with_steps(start, "repaired", REPAIRS)]
+    return found
+
+
+def repaired(start: Candidate, best: Candidate) -> Candidate:
+    """Return a static way with every step that is free, and with the ranges of the best one so far.
+
+    A weight with a scale for each output channel loses nothing by the sizes of its channels: equalizing them
+    helps where one scale has to fit them all.
+    """
+    recipe = start.recipe.but(activations=best.recipe.activations)
+    weights = recipe.weights
+    is_even = isinstance(weights, Scheme) and isinstance(weights.granularity, PerTensor)
+    steps = (EQUALIZE, *REPAIRS) if is_even else REPAIRS
+    return _with_steps(replace(start, recipe=recipe), "repaired", steps)
 
 
 def _with_steps(start: Candidate, words: str, more: Sequence[str]) -> Candidate:

@@ -39,9 +39,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from octavo.errors import OutputError
 from octavo.evaluation.timing.latency import Ratio
+from octavo.tuning.fidelity import Fidelity
 from octavo.tuning.requirements import ALIKE, FAITHFUL_DB, Requirements
 from octavo.tuning.trial import UNKNOWN, Trial
 
@@ -102,6 +104,27 @@ def _exact(trial: Trial) -> Trial:
     )
 
 
+def with_exact_weights(trial: Trial, weights: Fidelity) -> Trial:
+    """Return a trial as if it lost nothing by its weights, from what they lose with exact activations.
+
+    Errors of weights and of activations are independent, so that their powers add up; however weights are
+    rounded, the error of the activations stays. What changes an answer is an error larger than its margin,
+    and small margins are all as frequent: their share falls with the error's standard deviation.
+    """
+    left: dict[str, float] = {}  # of the error's power, for each part
+    for label, decibels in trial.parts.items():
+        of_weights = 10 ** ((decibels - weights.parts.get(label, math.inf)) / 10)
+        left[label] = max(1 - of_weights, 1e-9)
+    parts = {label: decibels - 10 * math.log10(left[label]) for label, decibels in trial.parts.items()}
+    same = trial.agreement
+    return replace(
+        trial,
+        parts=parts,
+        sqnr_db=min(parts.values(), default=trial.sqnr_db),
+        agreement=None if same is None else 1 - (1 - same) * math.sqrt(min(left.values(), default=1.0)),
+    )
+
+
 def missed(trial: Trial, requirements: Requirements, unchanged: Unchanged | None) -> str | None:
     """Why a trial can't be chosen: what it misses, or that the float model is worth more; None if it can."""
     if (reason := requirements.missed(trial)) is not None:
@@ -153,6 +176,35 @@ def pick(
     best = max(faithful, key=speed) if faithful else max(ran, key=lambda trial: _nearest(trial, requirements))
     reason = missed(best, requirements, unchanged)
     return best, False, f"no trial meets the requirements; the closest is {best.name}: {reason}"
+
+
+def is_settled(
+    trials: Sequence[Trial], requirements: Requirements, unchanged: Unchanged, apart: float = 0.0
+) -> bool:
+    """Whether the same trial is chosen wherever within their intervals the speeds are.
+
+    ``apart`` is what speeds that were measured in different sessions may differ by besides, in ln(speed).
+    """
+    timed = [trial for trial in trials if trial.error is None and trial.speed is not None]
+    if not timed:
+        return True
+    widths = {trial.speed: math.hypot(trial.speed.half_width, apart) for trial in timed if trial.speed}
+    cases = [{one: sign} for one in widths for sign in (-1, 1)]
+    cases += [{one: -1, other: 1} for one, other in permutations(widths, 2)]
+    best, is_met, _ = pick(timed, requirements, unchanged)
+    for signs in cases:
+        moved = {one: _moved(one, sign * widths[one]) for one, sign in signs.items()}
+        then = [replace(one, speed=moved.get(one.speed, one.speed)) for one in timed if one.speed]
+        found, would_be_met, _ = pick(then, requirements, unchanged)
+        if found.candidate is not best.candidate or would_be_met != is_met:
+            return False
+    return True
+
+
+def _moved(given: Ratio, by: float) -> Ratio:
+    """Return a speed with its interval, moved by so much of ln(speed)."""
+    factor = math.exp(by) if math.isfinite(by) else 1.0
+    return Ratio(given.value * factor, given.low * factor, given.high * factor)
 
 
 def _errors(trials: Sequence[Trial]) -> str:

@@ -46,6 +46,7 @@ from octavo.tuning.split import Feed
 Shard = tuple[str, int]  # the file of a trial, the number of a sample
 
 PRECISION = 0.015  # of ln(speed), half an interval: speeds that differ by less than 5 % count as the same
+LEAST_PRECISION = 0.03  # where no speed within the intervals would change what is chosen
 BUSY = 0.1  # share of its time that a thread waits for a core, beyond which wall time is that of the machine
 MAX_MORE = 64  # samples of calibration whose answers are counted, where those held back have few
 TIMED_SAMPLES = 4  # of different shapes; of one shape, one sample tells as much
@@ -204,14 +205,22 @@ def speeds(
     seconds: float,
     progress: Callable[[int, int | None], None] | None = None,
     note: Callable[[str], None] | None = None,
+    is_settled: Callable[[Sequence[Ratio]], bool] | None = None,
 ) -> list[Ratio]:
     """Return how many times as fast as the reference each model is; all take turns, until the intervals tell.
 
-    Unless several threads are requested, processor time of one thread is counted. Where other programs take
-    the cores it is so in any case, and a ``note`` says so.
+    They need not be narrow once it ``is_settled`` what is made of the speeds. Unless several threads are
+    requested, processor time of one thread is counted. Where other programs take the cores it is so in any
+    case, and a ``note`` says so.
     """
-    turns = _Turns([reference, *models], lambda one: [partial(_run_all, one, samples)], seconds, progress)
+    turns = _Turns(
+        [reference, *models], lambda one: [partial(_run_all, one, samples)], seconds, progress, is_settled
+    )
     (taken,) = turns.timed(threads, note)
+    return _ratios(taken)
+
+
+def _ratios(taken: F64) -> list[Ratio]:
     return [ratio(taken[0], row) for row in taken[1:]]
 
 
@@ -247,6 +256,7 @@ class _Turns:
     calls: Callable[[Session], Sequence[Callable[[], object]]]
     seconds: float
     progress: Callable[[int, int | None], None] | None
+    is_settled: Callable[[Sequence[Ratio]], bool] | None = None
 
     def timed(self, threads: int | None, note: Callable[[str], None] | None) -> list[F64]:
         """Return the seconds of each model, a table for each kind of call."""
@@ -275,10 +285,17 @@ class _Turns:
                     seconds=self.seconds / len(kinds),
                     clock=clock,
                     precision=PRECISION,
+                    is_enough=self._is_enough,
                     progress=self.progress,
                 )
                 for calls in kinds
             ]
+
+    def _is_enough(self, taken: F64) -> bool:
+        """Whether the intervals are narrow enough for what is to be decided."""
+        found = _ratios(taken)
+        is_known = all(one.half_width <= LEAST_PRECISION for one in found)
+        return is_known and self.is_settled is not None and self.is_settled(found)
 
 
 def _run_all(session: Session, samples: Sequence[Feed]) -> None:

@@ -7,7 +7,7 @@ model's answers and the speed of models that differ in numbers alone are found o
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from octavo import pipeline
 from octavo.calibration.engines import Engine
+from octavo.comparison.exact_activations import with_exact_activations
 from octavo.core.plan import Plan
 from octavo.core.progress import Progress
 from octavo.core.recipe import Recipe
@@ -32,13 +33,15 @@ from octavo.pipeline.calibrate import statistics
 from octavo.pipeline.weight_inputs import reads_inputs
 from octavo.result import Result
 from octavo.targets import Target
+from octavo.tuning import choice
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.choice import Unchanged
 from octavo.tuning.deadline import Deadline, OutOfTime
+from octavo.tuning.fidelity import Fidelity
 from octavo.tuning.forecast import TIMING, Forecast
 from octavo.tuning.language import TokenSpeeds
 from octavo.tuning.measure import Reference, speeds, timed_samples, token_speeds
-from octavo.tuning.objective import Objective
+from octavo.tuning.requirements import Requirements
 from octavo.tuning.sensitivity import Layer, sensitivity
 from octavo.tuning.split import Split
 from octavo.tuning.task_check import TaskChecker
@@ -63,7 +66,7 @@ class TrialRunner:
     stats: Stats | None = None
     known: KnownStatistics = field(default_factory=KnownStatistics)  # what steps have observed
     notes: list[str] = field(default_factory=list)  # on how speed was measured
-    objective: Objective = Objective.BALANCED  # which speed of a language model counts
+    requirements: Requirements = field(default_factory=Requirements)
     forecast: Forecast = field(init=False)
 
     def __post_init__(self) -> None:
@@ -153,6 +156,19 @@ class TrialRunner:
             judged.append(trial)
         return judged
 
+    def fidelity_of_weights(self, trial: Trial) -> Fidelity | None:
+        """Return how close a trial would be with exact activations; None where that can't be told."""
+        model = with_exact_activations(trial.result.model) if trial.result is not None else None
+        if model is None or self.deadline.is_over:
+            return None
+        name = f"{self._name(trial.candidate)}.weights"
+        try:
+            io.save(model, self.folder / name)
+            report = self.deadline.checked(self.run.progress)
+            return self.reference.fidelity([name], self.engine, report)[name]
+        except (OctavoError, OutOfTime):
+            return None
+
     def _made(self, candidate: Candidate) -> Trial:
         if self.deadline.is_over:
             return _out_of_time(candidate)
@@ -210,21 +226,37 @@ class TrialRunner:
         files = [self.file(self.trials[same[0]]) for same in twins.values()]
         first = [self.prepared.model] if self.unchanged.prepared is None else []
         self.forecast.taking_turns = 1 + len(first) + len(files)
+        kinds = list(twins.values())
+
+        def is_settled(found: Sequence[Ratio]) -> bool:
+            unchanged = replace(self.unchanged, prepared=found[0]) if first else self.unchanged
+            timed = self._with_speeds(kinds, [(one, None) for one in found[len(first) :]])
+            return choice.is_settled(timed, self.requirements, unchanged)
+
+        limit = min(seconds * max(1.0, len(files) / TIMED_TOGETHER), self.deadline.seconds_left)
         try:
-            found = self._speeds(
-                [*first, *files],
-                min(seconds * max(1.0, len(files) / TIMED_TOGETHER), self.deadline.seconds_left),
-            )
+            found = self._speeds([*first, *files], limit, is_settled)
         except OutOfTime:
             return
         if first:
             self.unchanged = replace(self.unchanged, prepared=found[0][0])
-        for same, (speed, tokens) in zip(twins.values(), found[len(first) :], strict=True):
+        self.trials = self._with_speeds(kinds, found[len(first) :])
+
+    def _with_speeds(
+        self, kinds: Sequence[Sequence[int]], found: Sequence[tuple[Ratio, TokenSpeeds | None]]
+    ) -> list[Trial]:
+        """Return the trials with speeds that were measured, each that of some of them, by number."""
+        trials = list(self.trials)
+        for same, (speed, tokens) in zip(kinds, found, strict=True):
             for i in same:
-                self.trials[i] = replace(self.trials[i], speed=speed, tokens=tokens)
+                trials[i] = replace(trials[i], speed=speed, tokens=tokens)
+        return trials
 
     def _speeds(
-        self, models: Sequence[Path | ir.Model], seconds: float
+        self,
+        models: Sequence[Path | ir.Model],
+        seconds: float,
+        is_settled: Callable[[Sequence[Ratio]], bool],
     ) -> list[tuple[Ratio, TokenSpeeds | None]]:
         """Return the speed of some models, and how they read and write where they are language models."""
         language = self.reference.language
@@ -235,11 +267,15 @@ class TrialRunner:
             "note": self._note,
         }
         if language is None:
+            more["is_settled"] = is_settled
             found = speeds(self.float_model, models, timed_samples(self.split.held), **more)
             return [(one, None) for one in found]
         told = token_speeds(language, self.float_model, models, self.split.held, **more)
         return [
-            (self.objective.speed(one.prefill.ratio, one.decode.ratio if one.decode else None), one)
+            (
+                self.requirements.optimize.speed(one.prefill.ratio, one.decode.ratio if one.decode else None),
+                one,
+            )
             for one in told
         ]
 

@@ -15,13 +15,14 @@ little comes first, and a trial that could not be chosen even if it were exact i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from octavo.core.recipe import Recipe
 from octavo.errors import OctavoError
 from octavo.pipeline import Destination
 from octavo.tuning import choice
+from octavo.tuning.ahead import FINALISTS, FIRST_LOOK, Ahead
 from octavo.tuning.candidates import (
+    EQUALIZE,
     Candidate,
     compressed_round,
     dynamic_round,
@@ -29,6 +30,7 @@ from octavo.tuning.candidates import (
     is_restricted,
     language_round,
     mixed_round,
+    repaired,
     stepped_round,
     with_rest_compressed,
     without_compressed,
@@ -38,18 +40,17 @@ from octavo.tuning.candidates import (
     without_start,
 )
 from octavo.tuning.deadline import OutOfTime
-from octavo.tuning.forecast import LIKELY, UNLIKELY, UNSURE, Work, weight_products
-from octavo.tuning.requirements import Requirements
+from octavo.tuning.forecast import UNSURE, Work
+from octavo.tuning.grow import Growth
+from octavo.tuning.requirements import ALIKE, Requirements
 from octavo.tuning.runner import TrialRunner
 from octavo.tuning.sensitivity import Layer
 from octavo.tuning.trial import Trial
 
 WEAK_DB = 18.0  # a layer with a smaller signal to noise ratio of its own is a candidate for float
 WEAK_MOST = 4  # layers that stay float where nothing is required
-FINALISTS = 3  # trials that are timed again
 WORTH_COMPRESSING = 0.05  # of the float bytes that compressed weights save, at least
 WORTH_TRYING = 0.05  # of ln(speed): what a step could gain at most, for its trial to be made
-FIRST_LOOK = 0.5  # seconds that the first result is timed, so that it can be written
 
 
 class Search:
@@ -71,7 +72,7 @@ class Search:
         self.layers: tuple[Layer, ...] = ()  # what the layers of the best static trial lose
         self.best: Trial | None = None  # so far, of those that meet the requirements
         self.quick: list[Candidate] | None = None  # those that are made in no time, once they are known
-        self._products: float | None = None  # of the weights of quantized layers
+        self.ahead = Ahead(self)
 
     def run(self) -> None:
         """Run all trials."""
@@ -97,8 +98,8 @@ class Search:
         self._try_quick([*first, *without_data])
         self._try_steps()
         self.begin("layers in float")
-        start = self._start(steps=True)
-        if start is not None and (self.thorough or not self._is_close()):
+        start = self.start(steps=True)
+        if start is not None and (self.thorough or not self.is_close()):
             self.layers = self._layers()
             self._keep_float(start, self.layers)
         self.begin("compressed")
@@ -108,68 +109,7 @@ class Search:
 
     def begin(self, stage: str) -> None:
         """Take note of a stage that begins, and of what is ahead as far as the trials tell by now."""
-        ahead = self._works()
-        stages = list(ahead)
-        later = [work for name in stages[stages.index(stage) + 1 :] for work in ahead[name]]
-        present = ahead[stage]
-        is_known = not self._takes_data or any(one.candidate.static for one in self.runner.trials)
-        self.runner.forecast.begin(
-            replace(present[0], chance=1.0) if present else Work(), [*present[1:], *later], is_known=is_known
-        )
-
-    @property
-    def _takes_data(self) -> bool:
-        """Whether static trials are made; what comes after the first one depends on it."""
-        return self.runner.split.calibration is not None and self.base.is_static
-
-    def _works(self) -> dict[str, list[Work]]:
-        """Return what each stage takes, in order."""
-        half = self.seconds / 2
-        start = self._start(steps=False, mixed=False) or self._start(steps=True, mixed=False)
-        untimed = start is not None and start.speed is None  # its fidelity tells alone
-        steps: list[Work] = []
-        if start is not None and self._takes_data and (untimed or self._could_gain(start)):
-            steps = self._step_works(start, UNSURE if untimed else LIKELY)
-        grown = Work(made=3, timed=3, seconds=half)
-        if not self.thorough:
-            grown = replace(grown, chance=UNSURE if steps else 1.0)
-        quick = 1 if self.quick is None else len(self.quick)
-        close = self.requirements.is_close(start) if start is not None and untimed else self._is_close()
-        return {
-            "float": [],
-            "dynamic": [Work(made=1, timed=2, seconds=FIRST_LOOK)],
-            "static": [Work(passes=1, made=1)] if self._takes_data else [],
-            "quick": [Work(made=quick, timed=quick + 2, seconds=half)],
-            "steps": steps,
-            "layers in float": [grown, grown] if self.thorough else [] if start is None or close else [grown],
-            "compressed": [],
-            "finals": self._final_works(UNLIKELY if steps else LIKELY),
-        }
-
-    def _final_works(self, chance: float) -> list[Work]:
-        """Return the last timing, which is done where the finalists differ in speed."""
-        good = self._finalists()
-        if len(good) > 1 and len({trial.speed for trial in good}) == 1:
-            return []
-        timed = min(FINALISTS, max(2, len(good))) if good else FINALISTS
-        return [Work(timed=timed, seconds=self.seconds, chance=chance)]
-
-    def _step_works(self, start: Trial, chance: float) -> list[Work]:
-        """Return what the candidates with steps take that are not made yet; what others observed is known."""
-        if start.result is None:
-            return []
-        plan = start.result.plan
-        if self._products is None:
-            self._products = weight_products(self.runner.prepared.model, plan)
-        made = {trial.name for trial in self.runner.trials}
-        known: set[str] = set()
-        works = []
-        for one in stepped_round(start.candidate, plan):
-            fresh = [step for step in one.recipe.steps if step not in known]
-            known.update(fresh)
-            if one.name not in made:
-                works.append(replace(Work.of_steps(fresh, self._products), chance=chance))
-        return works
+        self.ahead.begin(stage)
 
     def _try_language(self) -> None:
         """Ways of few bits for a language model, each timed as it is made; then those in question once more.
@@ -186,7 +126,7 @@ class Search:
         )
         one = Work(made=1, timed=1, seconds=self.seconds / 2)
         for number, candidate in enumerate(candidates, 1):
-            last = self._final_works(UNSURE)
+            last = self.ahead.final_works(UNSURE)
             runner.forecast.begin(one, [*[one] * (len(candidates) - number), *last])
             self._time(runner.try_all([candidate]))
             self._keep_best()
@@ -224,16 +164,24 @@ class Search:
 
     def _try_steps(self) -> None:
         """Steps on top of the static way that is best without further ones."""
-        start = self._start(steps=True, mixed=False)
+        start = self.start(steps=True, mixed=False)
         if start is None or start.result is None or not start.result.plan.nodes:
             return
         for candidate in stepped_round(start.candidate, start.result.plan):
-            if self._could_gain(start):
-                self.begin("steps")
-                self._time(self.runner.try_all([candidate]))
-                self._keep_best()
+            if self.could_gain(start):
+                self._try_step(candidate)
+        best = self.start(steps=True, mixed=False) or start
+        last = repaired(start.candidate, best.candidate)
+        does_more = EQUALIZE in last.recipe.steps
+        if self.could_gain(start) and (does_more or self._could_gain_by_rounding(start, best)):
+            self._try_step(last)
 
-    def _could_gain(self, start: Trial) -> bool:
+    def _try_step(self, candidate: Candidate) -> None:
+        self.begin("steps")
+        self._time(self.runner.try_all([candidate]))
+        self._keep_best()
+
+    def could_gain(self, start: Trial) -> bool:
         """Whether a static trial would be chosen, and by how much, if steps made it exact."""
         runner, requirements = self.runner, self.requirements
         if self.thorough:
@@ -242,6 +190,29 @@ class Search:
         if requirements.settles_fidelity and requirements.unfaithful(plain) is None:
             return False
         return choice.could_win(plain, runner.trials, requirements, runner.unchanged, by=WORTH_TRYING)
+
+    def _could_gain_by_rounding(self, start: Trial, best: Trial) -> bool:
+        """Whether the best trial would win, and by how much, if it lost nothing by rounding its weights.
+
+        What its weights lose is measured with activations that are exact within the widest ranges: what is
+        cut off does not count.
+        """
+        runner, requirements = self.runner, self.requirements
+        if self.thorough or requirements.settles_fidelity:
+            return True
+        recipe = best.candidate.recipe
+        widest = recipe.but(activations=start.candidate.recipe.activations)
+        measured = next((one for one in runner.trials if one.candidate.recipe == widest), best)
+        weights = runner.fidelity_of_weights(measured if measured.error is None else best)
+        if weights is None:
+            return True
+        hoped = choice.with_exact_weights(runner.now(best), weights)
+        if requirements.unfaithful(hoped) is not None:
+            return False
+        kept = choice.best_so_far(runner.trials, requirements, runner.unchanged)
+        return kept is None or (
+            choice.value(hoped, requirements) > choice.value(kept, requirements) + WORTH_TRYING
+        )
 
     def _time(self, tried: Sequence[Trial]) -> None:
         """Time trials whose kernels were not timed before."""
@@ -257,7 +228,7 @@ class Search:
         if found is not None and self.best is None:
             self.write(found)
         self.best = found or self.best
-        runner.deadline.is_kept = self._is_close() and not self.thorough
+        runner.deadline.is_kept = self.is_close() and not self.thorough
 
     def write(self, trial: Trial) -> None:
         """Write a trial's model to where the result goes."""
@@ -271,7 +242,7 @@ class Search:
         found = choice.best_so_far(runner.trials, self.requirements, runner.unchanged)
         return found is not None and choice.is_faster(found, self.requirements)
 
-    def _is_close(self) -> bool:
+    def is_close(self) -> bool:
         """Whether a trial that meets the requirements is close in decibels as well."""
         runner = self.runner
         found = choice.best_so_far(runner.trials, self.requirements, runner.unchanged)
@@ -320,7 +291,7 @@ class Search:
             self.runner.calibrate(plan)
         return plain
 
-    def _start(self, *, steps: bool, mixed: bool = True) -> Trial | None:
+    def start(self, *, steps: bool, mixed: bool = True) -> Trial | None:
         """The best static trial; without steps, the best of those that are cheap to make again."""
         static = [t for t in self.runner.trials if t.error is None and t.candidate.static]
         found = [
@@ -333,7 +304,7 @@ class Search:
 
     def _layers(self) -> tuple[Layer, ...]:
         """Return layers of a trial without steps: those that shift scales leave no float tensor to feed."""
-        plain = self._start(steps=False)
+        plain = self.start(steps=False)
         try:
             return self.runner.layers(plain) if plain is not None else ()
         except (OctavoError, OutOfTime):
@@ -355,13 +326,13 @@ class Search:
             fresh += runner.try_all(self._unpaid())
         runner.measure(fresh, self.seconds / 2)
         self._keep_best()
-        start = self._start(steps=True) or start
+        start = self.start(steps=True) or start
         float_already = start.candidate.recipe.exclude
-        self._grow(start, [layer.node for layer in layers if layer.node not in float_already])
+        self._grow(Growth(start, [one for one in layers if one.node not in float_already], self.requirements))
 
     def _unpaid(self) -> list[Candidate]:
         """Candidates for leaving kinds of operators float because that is faster, found by timing alone."""
-        runner, plain = self.runner, self._start(steps=False)
+        runner, plain = self.runner, self.start(steps=False)
         if plain is None or plain.result is None:
             return []
         kinds = {g.words: g for g in groups(plain.result.plan, runner.target)}
@@ -371,7 +342,7 @@ class Search:
         was = runner.now(plain)
         faster = {t.name for t in map(runner.now, tried) if not choice.alike(was, t)}
         unpaid = [kinds[words] for words, candidate in left.items() if candidate.name in faster]
-        start = self._start(steps=True)
+        start = self.start(steps=True)
         if not unpaid or start is None:
             return []
         left_out = frozenset(name for group in unpaid for name in group.nodes)
@@ -381,31 +352,47 @@ class Search:
         new = start.candidate.recipe.steps or len(unpaid) > 1
         return [without_groups(start.candidate, unpaid)] if new and products - left_out else []
 
-    def _grow(self, start: Trial, order: Sequence[str]) -> None:
+    def _grow(self, growth: Growth) -> None:
         """While nothing faster than float is close to it, keep more layers float: few first, half at most."""
-        runner, requirements, count = self.runner, self.requirements, 1
-        fast = choice.is_faster(runner.now(start), requirements)
-        while count < len(order) and not runner.deadline.is_over:
+        runner, requirements = self.runner, self.requirements
+        count = first = growth.first
+        fast = choice.is_faster(runner.now(growth.start), requirements)
+        while count < len(growth.layers) and not runner.deadline.is_over:
             faithful = any(requirements.unfaithful(trial) is None for trial in runner.trials)
-            if self._is_close() or (faithful and not fast):
+            if self.is_close() or (faithful and not fast):
+                break
+            tried = self._try_with_float(growth.candidate(count))
+            if not all(choice.is_small(trial) for trial in tried):
                 return
-            candidate = without_layers(start.candidate, order[:count])
-            if all(trial.name != candidate.name for trial in runner.trials):
-                tried = runner.try_all([candidate])
-                runner.measure(
-                    [one for one in tried if requirements.unfaithful(one) is None], self.seconds / 4
-                )
-                if not all(choice.is_small(trial) for trial in tried):
-                    return
+            if faithful and not all(growth.may_get_there(trial, count) for trial in tried):
+                return
             count *= 2
+        fewer = first // 2 if count == 2 * first else 0  # they may do where the first ones did
+        while fewer and self.is_close() and not runner.deadline.is_over:
+            tried = self._try_with_float(growth.candidate(fewer))
+            fewer = fewer // 2 if any(requirements.is_close(trial) for trial in tried) else 0
+
+    def _try_with_float(self, candidate: Candidate) -> list[Trial]:
+        """Try layers in float that were not tried before; time them where that may matter."""
+        if any(trial.name == candidate.name for trial in self.runner.trials):
+            return []
+        tried = self.runner.try_all([candidate])
+        close = [one for one in tried if self.requirements.unfaithful(one) is None]
+        self.runner.measure(close, self.seconds / 4)
+        return tried
 
     def _finals(self) -> None:
-        """Time those again that come into question, where they differ in speed at all."""
-        good = self._finalists()
-        if len({trial.speed for trial in good}) > 1:
+        """Time those again that come into question, unless their speeds settle the choice as they are."""
+        good = self.finalists()
+        if len({trial.speed for trial in good}) > 1 and not self.is_settled():
             self.runner.measure(good, self.seconds)
 
-    def _finalists(self) -> list[Trial]:
+    def is_settled(self) -> bool:
+        """Whether measuring speeds in further sessions would not change what is chosen."""
+        runner = self.runner
+        return choice.is_settled(runner.trials, self.requirements, runner.unchanged, ALIKE / 2)
+
+    def finalists(self) -> list[Trial]:
         """Return the trials that come into question, the best first."""
         requirements = self.requirements
         good = [one for one in self.runner.trials if requirements.unfaithful(one) is None and one.speed]

@@ -20,7 +20,7 @@ import numpy as np
 from octavo.evaluation.metric_intervals import median_interval
 from octavo.evaluation.task import F64
 
-MIN_SECONDS = 0.02  # of one measurement; shorter calls are repeated, for the clock's resolution
+MIN_SECONDS = 0.01  # of one measurement; shorter calls are repeated, for the clock's resolution
 MIN_ROUNDS, MAX_ROUNDS = 9, 400  # fewer rounds give no useful interval, more do not narrow it
 WARM_UP = 3  # calls before anything is measured
 LONG_CALL = 0.1  # seconds of a call after which it counts as warmed up
@@ -121,14 +121,16 @@ def interleaved(
     seconds: float = 3.0,
     clock: Callable[[], float] = time.perf_counter,
     precision: float | None = None,
+    is_enough: Callable[[F64], bool] | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> F64:
     """Return the seconds of one call, a row for each of ``calls`` and a column for each round.
 
     In a round each is called once (or often enough for the clock), in an order that rotates. Rounds go on
     until ``seconds`` are over, and are at least ``MIN_ROUNDS``. With a ``precision`` (half an interval of
-    each ratio to the first call, in ln(speed)) they end as soon as that is reached, and go on for up to
-    ``MAX_TIME_FACTOR`` times the seconds where it is not. ``progress`` gets the rounds so far, and how many
+    each ratio to the first call, in ln(speed)) they end as soon as that is reached, or what was measured so
+    far ``is_enough``, and go on for up to ``MAX_TIME_FACTOR`` times the seconds where neither is so.
+    ``progress`` gets the rounds so far, and how many
     there will be as far as that can be told.
     """
     for call in calls:
@@ -146,8 +148,9 @@ def interleaved(
             elapsed = max(time.monotonic() - begun, 1e-9)
             total = max(number + 1, min(int(number * (end - begun) / elapsed), MAX_ROUNDS))
             if precision is not None:
-                width = _widest(np.array(taken, np.float64))
-                if width <= precision:
+                table = np.array(taken, np.float64)
+                width = _widest(table)
+                if width <= precision or (is_enough is not None and is_enough(table)):
                     break
                 total = min(total, max(number + 1, _rounds_for(precision, number, width)))
             check += max(4, check // 4)  # seldom: each look is a chance to stop at a lucky moment
