@@ -65,3 +65,24 @@ def test_what_is_beyond_a_range_stays_cut_off() -> None:
 
 def test_a_model_without_such_pairs_is_left_alone() -> None:
     assert with_exact_activations(io.load(two_layers())) is None
+
+
+def test_pairs_in_branches_are_replaced_there() -> None:
+    def branch(name: str) -> onnx.GraphProto:
+        made = [
+            node("MatMul", ["x", "w0"], [f"{name}_m"], f"{name}_first"),
+            node("MatMul", [f"{name}_m", "w1"], [f"{name}_y"], f"{name}_second"),
+        ]
+        return onnx.helper.make_graph(made, name, [], [tensor(f"{name}_y", [4, 8])])
+
+    choice = onnx.helper.make_node("If", ["c"], ["y"], "if", then_branch=branch("a"), else_branch=branch("b"))
+    inputs = [tensor("x", [4, 8]), tensor("c", [1], onnx.TensorProto.BOOL)]
+    proto = model([choice], inputs, [tensor("y", [4, 8])], {"w0": WEIGHTS[0], "w1": WEIGHTS[1]})
+    data = [{**one, "c": np.array([i % 2 == 0])} for i, one in enumerate(SAMPLES)]
+    result = octavo.quantize(proto, data, recipe=RECIPE)
+    assert result.plan.nodes
+    exact = with_exact_activations(result.model)
+    assert exact is not None
+    session = onnxruntime.InferenceSession(io.to_bytes(exact), providers=["CPUExecutionProvider"])
+    for feed in data[:2]:
+        assert session.run(None, feed)[0] == pytest.approx(feed["x"] @ WEIGHTS[0] @ WEIGHTS[1], abs=0.1)

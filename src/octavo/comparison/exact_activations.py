@@ -9,6 +9,8 @@ real numbers that their integers stand for::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -32,7 +34,7 @@ def with_exact_activations(quantized: ir.Model) -> ir.Model | None:
         if numbers is None or weight.is_graph_output():
             return None
         weight.replace_all_uses_with(editor.constant(f"{weight.name}/real", numbers))
-        editor.remove([node])
+        _remove([node])
     return model
 
 
@@ -57,5 +59,12 @@ def _clip(node: ir.Node, editor: Editor) -> bool:
             editor.take_over(clip.outputs[0], value)
         else:
             value.replace_all_uses_with(clip.outputs[0])
-    editor.remove([*readers, node])
+    _remove([*readers, node])
     return True
+
+
+def _remove(nodes: Iterable[ir.Node]) -> None:
+    """Remove nodes that nothing reads any more; what they read may belong to another graph, and stays."""
+    for node in nodes:
+        if node.graph is not None:
+            node.graph.remove(node, safe=True)

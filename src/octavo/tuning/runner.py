@@ -158,15 +158,15 @@ class TrialRunner:
 
     def fidelity_of_weights(self, trial: Trial) -> Fidelity | None:
         """Return how close a trial would be with exact activations; None where that can't be told."""
-        model = with_exact_activations(trial.result.model) if trial.result is not None else None
-        if model is None or self.deadline.is_over:
-            return None
         name = f"{self._name(trial.candidate)}.weights"
         try:
+            model = with_exact_activations(trial.result.model) if trial.result is not None else None
+            if model is None or self.deadline.is_over:
+                return None
             io.save(model, self.folder / name)
             report = self.deadline.checked(self.run.progress)
             return self.reference.fidelity([name], self.engine, report)[name]
-        except (OctavoError, OutOfTime):
+        except (Exception, OutOfTime):  # a defect here must not cost the trials
             return None
 
     def _made(self, candidate: Candidate) -> Trial:
