@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,9 +56,46 @@ def test_the_drop_of_a_task_and_the_speed_are_gates_of_evaluate(
     pair: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["evaluate", "model.onnx", "int8.onnx", "--data", "val.npz"]
-    assert main([*command, "--max-drop", "100%", "--min-speed", "1.45"]) == 0
+    assert main([*command, "--max-drop", "100%", "--min-speed", "1.4"]) == 0
     assert main([*command, "--min-speed", "1.7"]) == 1
     assert "--min-speed 1.7 × float at least, measured 1.50 ×" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_speed_too_close_to_its_limit_is_undecided(
+    verb: str, pair: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = octavo.bench
+    monkeypatch.setattr(
+        octavo, "bench", lambda *a, **k: replace(bench(*a, **k), ratios=(Ratio(1.5, 1.4, 1.6),))
+    )
+    Path("out.onnx").write_text("old")
+    assert main([*VERBS[verb], "--min-speed", "1.55", "--max-size", "0.5", "--json"]) == 3
+    said = capsys.readouterr()
+    assert "requirement undecided: --min-speed 1.55 × float at least, measured 1.50 ×" in said.err
+    states = {gate["name"]: (gate["passed"], gate["decided"]) for gate in json.loads(said.out)["gates"]}
+    assert states == {"min_speed": (False, False), "max_size": (True, True)}
+    assert main([*VERBS[verb], "--min-speed", "1.45", "--min-sqnr", "300"]) == 1
+    assert "requirement not met: --min-sqnr 300" in capsys.readouterr().err
+    assert Path("out.onnx").read_text() == "old"
+
+
+def test_a_speed_that_leaves_its_limit_open_is_measured_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from octavo.evaluation.timing import bench as timing
+
+    asked: list[float] = []
+
+    def measured(*_: Any, seconds: float, **__: Any) -> SimpleNamespace:
+        asked.append(seconds)
+        half = 0.3 / seconds
+        return SimpleNamespace(ratio=Ratio(1.5, 1.5 - half, 1.5 + half))
+
+    monkeypatch.setattr(timing, "bench", measured)
+    assert gates.measured_speed(Path("a"), Path("b"), None, 1, 1.3) == Ratio(1.5, 1.4, 1.6)
+    found = gates.measured_speed(Path("a"), Path("b"), None, 1, 1.45)
+    assert found is not None
+    assert found.reaches(1.45)
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(

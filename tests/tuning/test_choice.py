@@ -194,6 +194,16 @@ def test_a_speed_below_float_is_missed_however_wide_its_interval() -> None:
     assert "not faster" in (Requirements().missed(trial("slow", 0.9, 30, speed=Ratio(0.9, 0.85, 0.95))) or "")
 
 
+def test_a_requested_speed_lies_below_the_whole_interval() -> None:
+    unsure = trial("unsure", 1.6, 30, speed=Ratio(1.6, 1.4, 1.8))
+    requirements = Requirements(min_speed=1.5)
+    assert "does not tell whether 1.60 × (1.40 … 1.80)" in (requirements.missed(unsure) or "")
+    assert requirements.leaves_speed_open(unsure)
+    assert not requirements.leaves_speed_open(replace(unsure, sqnr_db=5.0))
+    assert chosen(unsure, trial("sure", 1.55, 25), min_speed=1.5) == "sure"
+    assert Requirements().missed(trial("even", 1.0, 30, speed=Ratio(1.0, 0.98, 1.02))) is None
+
+
 def test_what_is_no_faster_than_float_is_chosen_only_where_nothing_faster_will_do() -> None:
     exact = trial("exact", 1.02, 50)
     assert chosen(exact, trial("faster", 1.1, 20.5)) == "faster"

@@ -19,6 +19,7 @@ from octavo.cli.paths import (
 )
 from octavo.cli.requirements import (
     NOT_MET,
+    UNDECIDED,
     add_effort,
     add_requirements,
     limits_of,
@@ -191,7 +192,8 @@ def _answer(result: Result, written: list[str], *, verified: bool) -> Answer:
     if result.choice is None:
         return Answer(lines, data)
     missed = "" if result.met else f"requirement not met: {result.choice.reason.rstrip('.')}."
-    return Answer(f"{result.choice}\n\n{lines}", data, 0 if result.met else NOT_MET, missed)
+    code = 0 if result.met else UNDECIDED if result.choice.is_open else NOT_MET
+    return Answer(f"{result.choice}\n\n{lines}", data, code, missed)
 
 
 def _card(options: argparse.Namespace, result: Result, output: str) -> str:

@@ -1,7 +1,7 @@
 """The flags that say what a result has to meet, shared by all verbs that measure: gates for CI.
 
 A verb that has such a flag measures what it is about, says in a line which gate failed, puts ``gates`` into
-its JSON and ends with the exit code 1.
+its JSON and ends with the exit code 1, or 3 where a speed lies too close to its limit to tell.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 GATES = ("max_drop", "min_sqnr", "min_speed", "max_size")
 NOT_MET = 1  # the exit code where a requirement is not met
+UNDECIDED = 3  # where none is missed, and the measurement does not tell whether all are met
+_MEASURE = "measure longer, for example with octavo bench --seconds 30, or leave a margin"
 
 
 def add_effort(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +80,9 @@ def add_requirements(parser: argparse.ArgumentParser, *, default: bool = False) 
 
 def add_gates(parser: argparse.ArgumentParser, *, default: bool = False) -> argparse._ArgumentGroup:
     """Add the flags of requirements; ``default`` says whether some hold where none is given."""
-    group = parser.add_argument_group("what the result has to meet (exit code 1 where it does not)")
+    group = parser.add_argument_group(
+        "what the result has to meet (exit code 1 if it does not, 3 if the measurement does not tell)"
+    )
     for name, metavar, kind, text, usual in (
         (
             "--max-drop",
@@ -161,15 +165,23 @@ def with_gates(answer: Answer, gates: Sequence[Gate]) -> Answer:
     several = len({gate.model for gate in gates}) > 1
     names = [f"{gate.model}: " if several else "" for gate in gates]
     lines = "\n".join(f"  {name}{gate}" for name, gate in zip(names, gates, strict=True))
-    missed = [
-        f"{name}{flag(gate.name)} {gate.limit}, measured {gate.measured}"
-        for name, gate in zip(names, gates, strict=True)
-        if not gate.passed
-    ]
+    missed, open_ = (
+        [
+            f"{name}{flag(gate.name)} {gate.limit}, measured {gate.measured}"
+            for name, gate in zip(names, gates, strict=True)
+            if not gate.passed and gate.decided is decided
+        ]
+        for decided in (True, False)
+    )
+    code, complaint = answer.code, answer.complaint
+    if missed:
+        code, complaint = NOT_MET, f"requirement not met: {'; '.join(missed)}."
+    elif open_ and code in (0, UNDECIDED):
+        code, complaint = UNDECIDED, f"requirement undecided: {'; '.join(open_)}; {_MEASURE}."
     return replace(
         answer,
         text=f"{answer.text}\n\nrequirements:\n{lines}",
         data={**answer.data, "gates": [gate.to_dict() for gate in gates]},
-        code=NOT_MET if missed else answer.code,
-        complaint=f"requirement not met: {'; '.join(missed)}." if missed else answer.complaint,
+        code=code,
+        complaint=complaint,
     )

@@ -106,7 +106,7 @@ def _figures(result: Mapping[str, Any]) -> str:
 
 
 def _state(gate: Mapping[str, Any]) -> str:
-    return "met" if gate["passed"] else "not met"
+    return "met" if gate["passed"] else "not met" if gate.get("decided", True) else "undecided"
 
 
 def _trial_rows(tuning: Mapping[str, Any]) -> list[list[str]]:

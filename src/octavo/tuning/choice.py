@@ -85,7 +85,7 @@ def worth(trial: Trial, requirements: Requirements, unchanged: Unchanged) -> flo
     """Return how much more a trial is worth than the float model, in what the requirements leave open."""
     weights = requirements.optimize.weights
     gain = weights.speed * math.log(max(speed(trial), 1e-6) / unchanged.speed)
-    if requirements.min_speed < 1:
+    if requirements.least_speed < 1:
         gain = max(gain, 0.0)
     if not requirements.settles_fidelity:
         ideal = _exact(trial)
@@ -264,7 +264,7 @@ def is_faster(trial: Trial, requirements: Requirements) -> bool:
 
     Where a speed below float's is enough, speed is no promise, and each trial keeps it.
     """
-    least = requirements.min_speed
+    least = requirements.least_speed
     return least < 1 or (speed(trial) >= least * (1 + ALIKE) and surely(trial) > least)
 
 

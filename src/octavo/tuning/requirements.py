@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from octavo.core.arguments import check_type
 from octavo.errors import RecipeError, closest
+from octavo.reporting.figures import speed_text
 from octavo.tuning.objective import Objective
 
 if TYPE_CHECKING:
@@ -87,11 +88,12 @@ class Requirements:
 
     Where nothing is said about fidelity, a result is close enough with an error of a hundredth of the
     signal's power in its worst part (20 dB), or where at least 95 of 100 answers that are read from its
-    outputs are float's own. Speeds count as they were measured. A trial that quantizes nothing runs the same
-    kernels as the float model, and two sessions of one model differ by up to 5 %.
+    outputs are float's own. Where nothing is said about speed, it counts as it was measured; a trial that
+    quantizes nothing runs the same kernels as the float model, and two sessions of one model differ by up to
+    5 %. A speed that is requested has to lie below the whole interval of what was measured.
     """
 
-    min_speed: float = 1.0
+    min_speed: float | None = None  # None: no slower than float, as far as noise lets tell
     min_sqnr: float | None = None  # dB of the worst part, on samples that calibration has not seen
     max_drop: Drop | None = None  # of a task's figure
     max_size: float = 1.0  # to the float model's weights
@@ -156,13 +158,28 @@ class Requirements:
             f"{decibels:.1f} dB at the outputs, and {100 * (1 - same):.1f} % of the answers are not float's"
         )
 
+    @property
+    def least_speed(self) -> float:
+        """The speed that is required, as a multiple of float's."""
+        return 1.0 if self.min_speed is None else self.min_speed
+
+    def leaves_speed_open(self, trial: Trial) -> bool:
+        """Whether a trial misses nothing but that its speed was not measured closely enough."""
+        if self.min_speed is None or trial.speed is None or self.unfaithful(trial) or self._large(trial):
+            return False
+        return trial.speed.reaches(self.min_speed) is None
+
     def _slow(self, trial: Trial) -> str | None:
-        least = self.min_speed * (1 - ALIKE) if trial.runs_float and self.min_speed <= 1 else self.min_speed
-        if trial.speed is not None and trial.speed.value < least:
-            if self.min_speed == 1:
-                return f"it is not faster than float ({trial.speed.value:.2f} × its speed)"
-            return f"{trial.speed.value:.2f} × the speed of float is less than {self.min_speed:g}"
-        return None
+        if trial.speed is None:
+            return None
+        if self.min_speed is None:
+            is_slow = trial.speed.value < (1 - ALIKE if trial.runs_float else 1)
+            return f"it is not faster than float ({trial.speed.value:.2f} × its speed)" if is_slow else None
+        found, least = trial.speed.reaches(self.min_speed), f"{self.min_speed:g}"
+        if found is None:
+            shown = speed_text(asdict(trial.speed))
+            return f"the measurement does not tell whether {shown} the speed of float reaches {least} ×"
+        return None if found else f"{trial.speed.value:.2f} × the speed of float is less than {least}"
 
     def _large(self, trial: Trial) -> str | None:
         if trial.size is not None and trial.size > self.max_size:
@@ -173,7 +190,7 @@ class Requirements:
         """Return plain data."""
         drop = str(self.max_drop) if self.max_drop is not None else None
         return {
-            "min_speed": self.min_speed,
+            "min_speed": self.least_speed,
             "min_sqnr": self.min_sqnr,
             "max_drop": drop,
             "max_size": self.max_size,
@@ -211,7 +228,7 @@ def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the gates among keywords, with a largest drop read from its text; others are refused."""
     if not isinstance(given, Mapping):
         raise RecipeError(
-            "RequirementKeywords are octavo.Requirements or a dict such as {'min_sqnr': 20}, not a"
+            "Requirements are an octavo.Requirements or a dict such as {'min_sqnr': 20}, not a"
             f" {type(given).__name__}."
         )
     found: dict[str, Any] = {}

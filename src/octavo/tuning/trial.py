@@ -134,6 +134,11 @@ class Tuned(Shown):
         """Return the quantized model that was chosen, as ``quantize`` gives it."""
         return self.best.result if self.best is not None else None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is missed but that the speed was not measured closely enough for a requirement."""
+        return not self.met and self.best is not None and self.requirements.leaves_speed_open(self.best)
+
     def front(self) -> list[Trial]:
         """Return the trials that no other beats in fidelity, speed and size at once."""
         seen = [trial for trial in self.trials if trial.error is None]

@@ -180,3 +180,11 @@ def test_a_failed_requirement_is_the_badge_where_accuracy_was_not_measured() -> 
         "gates": [{"name": "min_speed", "limit": "9", "measured": "2", "passed": False}]
     }
     assert verdicts.verdict(sides([hostile.large(10), data])[0])["badge"] == "requirement not met"
+
+
+def test_a_requirement_that_a_measurement_leaves_open_is_undecided() -> None:
+    gate = {"name": "min_speed", "limit": "1.5", "measured": "1.5", "passed": False, "decided": False}
+    side = sides([hostile.large(10), hostile.bench([]) | {"gates": [gate]}])[0]
+    found = verdicts.verdict(side)
+    assert "does not tell whether it meets what was required: min-speed 1.5" in found["text"]
+    assert any(tile["value"] == "undecided" for tile in verdicts.tiles(side))

@@ -63,6 +63,12 @@ class Ratio:
         """Whether the interval is narrow enough to say anything."""
         return self.half_width <= WIDEST_INTERVAL
 
+    def reaches(self, least: float) -> bool | None:
+        """Whether the speed is at least that; None where the interval holds speeds on both sides."""
+        if self.low >= least:
+            return True
+        return None if self.high >= least else False
+
     def differs_from(self, other: Ratio) -> bool:
         """Whether two speeds can be told apart: they differ by more than both intervals together explain."""
         difference = abs(math.log(max(self.value, 1e-9) / max(other.value, 1e-9)))

@@ -263,14 +263,19 @@ def _gates(side: Side) -> Tile | None:
     if not found:
         return None
     missed = [gate for gate in found if not gate["passed"]]
+    is_open = bool(missed) and not any(gate.get("decided", True) for gate in missed)
     listed = [f"{gate['name'].replace('_', '-')} {gate['limit']}" for gate in found]
     said = "; ".join(
         f"{gate['name'].replace('_', '-')} {gate['limit']}, measured {gate['measured']}" for gate in missed
     )
     words = f"Misses what was required: {said}."
+    if is_open:
+        words = f"The measurement does not tell whether it meets what was required: {said}."
     if not missed:
         words = f"Meets what was required: {', '.join(listed)}."
     value, level = ("not met", POOR) if missed else ("met", GOOD)
+    if is_open:
+        value, level = "undecided", UNKNOWN
     return Tile("requirements", value, ", ".join(listed), level, words)
 
 
@@ -312,7 +317,7 @@ def verdict(side: Side) -> dict[str, str]:
         level = max(level, FAIR, key=_WORSE.index)
     if met is not None:
         sentences.append(met.said)
-        level = level if met.level == GOOD else POOR
-        badge = badge if met.level == GOOD or badge in _WORSE else "requirement not met"
+        level = level if met.level != POOR else POOR
+        badge = badge if met.level != POOR or badge in _WORSE else "requirement not met"
     badge = level if badge in _WORSE else badge
     return {"level": level, "badge": badge, "text": " ".join(sentences)}
