@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from octavo import pipeline
-from octavo.core.arguments import check_arguments, check_type
+from octavo.core.arguments import check_arguments, check_type, unknown_keyword
 from octavo.core.effort import EFFORTS, best_path, effort_of
 from octavo.core.outputs import note_inputs, refuse_inputs
 from octavo.core.plan import Plan
 from octavo.core.recipe import Pattern, RecipeSource, Style
 from octavo.core.stats import Stats
-from octavo.errors import RecipeError, closest
+from octavo.errors import RecipeError
 from octavo.model.files.io import ModelSource
 from octavo.pipeline import Options, run_of
 from octavo.pipeline.request import Changes, RecipeRequest, style_of
@@ -69,8 +69,7 @@ class _Call:
     def of(cls, given: dict[str, Any]) -> _Call:
         for name in given:
             if name not in _KNOWN:
-                known = (*_KNOWN, *_OF_SIGNATURE)
-                raise RecipeError(f"There is no keyword {name!r}{closest(name, known) or '.'}")
+                raise unknown_keyword(name, (*_KNOWN, *_OF_SIGNATURE))
         check_arguments(**given)
         for name, kind, words in (
             ("plan", Plan, "a Plan or the path of one"),

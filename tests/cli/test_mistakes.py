@@ -130,3 +130,90 @@ def test_a_home_folder_that_the_shell_left_is_found(
     assert main(["plan", "model.onnx", "--output=~/plan.json"]) == 0
     assert (folder / "plan.json").is_file()
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"image": np.zeros((16, 28), np.float32)}, "along its first axis: [samples, 1, 28, 28]"),
+        ({"image": np.array(["a", "b"])}, "along its first axis: [samples, 1, 28, 28]"),
+        (
+            {"image": np.zeros((2, 1, 28, 28), np.float32), "labels": np.arange(2)},
+            "'labels', which is not an input of the model. Save the inputs alone: np.savez(path, image=…).",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_told_how_to_be_saved(
+    folder: Path, capsys: pytest.CaptureFixture[str], arrays: dict[str, np.ndarray], message: str
+) -> None:
+    np.savez("odd.npz", **arrays)  # type: ignore[arg-type]
+    assert message in _said(capsys, "quantize", "model.onnx", "--data", "odd.npz", "--plain", "-o", "o.onnx")
+    assert not Path("o.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("quantize model.onnx -d calib.npz", "did you mean '--data'?"),
+        ("quantize model.onnx --data calib.npz,more.npz", "Several files are given one by one"),
+        ("quantize model.onnx --data calib.npz --weights 4", "did you mean 'int4'?"),
+        ("quantize model.onnx --data calib.npz --exclude re:(", "write a name or a glob"),
+        ("quantize model.onnx --data calib.npz --plain --evaluate classification", "give --max-drop"),
+        ("quantize model.onnx --data damaged.png --preprocess unit --plain", "replace or remove it"),
+        (
+            "quantize model.onnx --data calib.npz --recipe list.yaml",
+            "list.yaml: Expected a mapping of settings",
+        ),
+        ("doctor model.onnx --data calibr.npz", "did you mean 'calib.npz'?"),
+    ],
+)
+def test_what_is_given_in_another_form_gets_the_right_one(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: str, message: str
+) -> None:
+    Path("damaged.png").write_bytes(b"\x89PNG no more")
+    Path("list.yaml").write_text("- W8A8\n")
+    assert message in _said(capsys, *words.split())
+    assert not Path("model.int8.onnx").exists()
+
+
+def test_no_steps_is_a_choice(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["quantize", "model.onnx", "-o", "out.onnx", "--data", "calib.npz", "--steps", "none"]) == 0
+    assert "bias-correction" not in capsys.readouterr().out
+
+
+def test_a_model_is_not_converted_to_an_older_opset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "model.onnx", "-o", "old.onnx", "--opset", "7"]) == 0
+    assert "models are not converted to older ones" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("keyword", "called"),
+    [
+        ("per_channel", "per"),
+        ("format", "style"),
+        ("nodes_to_exclude", "exclude"),
+        ("model_output", "output"),
+    ],
+)
+def test_keywords_of_other_places_are_known_by_their_names_here(keyword: str, called: str) -> None:
+    with pytest.raises(RecipeError, match=f"no keyword '{keyword}'; here it is called '{called}'"):
+        octavo.quantize("model.onnx", **{keyword: True})
+
+
+def test_types_may_be_those_of_numpy(folder: Path) -> None:
+    recipe = octavo.W8A8.but(weights=np.uint8, activations=np.dtype("int8"))  # type: ignore[arg-type]
+    assert recipe == octavo.W8A8.but(weights="uint8", activations="int8")
+    assert octavo.Recipe(weights=np.int8, activations=None) == octavo.Recipe("int8", None)  # type: ignore[arg-type]
+    with pytest.raises(RecipeError, match="'float32' is not a quantized type"):
+        octavo.quantize("model.onnx", "calib.npz", activations=np.float32)
+    for wrong in ({"weights": 4}, {"activations": 8}):
+        with pytest.raises(RecipeError, match="must be the name of a type, such as 'int8', or a Scheme"):
+            octavo.W8A8.but(**wrong)
+    assert octavo.W8A8.but(exclude=None) == octavo.W8A8
+
+
+def test_an_output_in_the_place_of_data_is_told_so(folder: Path) -> None:
+    with pytest.raises(octavo.DataError, match=r"output is output='out\.onnx'"):
+        octavo.quantize("model.onnx", "out.onnx")
+    with pytest.raises(octavo.ModelError, match="expanduser"):
+        octavo.quantize("~/model.onnx")

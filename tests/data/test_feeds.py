@@ -135,7 +135,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"x": np.zeros((1, 4, 4), np.float32)},
         r"\[batch, 3, 4\], and \[1, 4, 4\] .* axis 1 must be 3",
     ),
-    "set": ({1}, "is a set; each sample must be a dict"),
+    "set": ({1}, "is of type set; each sample must be a dict"),
     "text": ("x", "is a str"),
 }
 

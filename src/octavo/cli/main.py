@@ -121,7 +121,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         flag = unknown[0].partition("=")[0]
         place = f"octavo {options.verb}" if options.verb else "octavo"
         if flag.startswith("-"):
-            hint = closest(flag, known)
+            hint = closest(flag, _long(flag, known) or known)
         else:
             hint = "; data is given with --data." if "--data" in known else ""
         raise RecipeError(f"{place} does not take {unknown[0]!r}{hint or '.'} See '{place} --help'.")
@@ -130,6 +130,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options.limits = getattr(options, "limits", None)
     options.command = list(arguments)
     return options
+
+
+def _long(flag: str, known: Sequence[str]) -> list[str]:
+    """Return the flags that one letter may stand for."""
+    return [name for name in known if name.startswith(f"-{flag}")] if len(flag) == len("-x") else []
 
 
 def _with_home(word: str) -> str:

@@ -91,7 +91,7 @@ def _add_types(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--steps",
         metavar="A,B",
-        help="win back accuracy: smoothquant, equalize, clip, rounding, … (see octavo steps)",
+        help="win back accuracy: smoothquant, equalize, clip, rounding, … (see octavo steps), or none",
     )
 
 
@@ -186,6 +186,8 @@ def changes_of(options: argparse.Namespace) -> dict[str, Any]:
         found["float_type"] = found.pop("float")
     if "symmetric" in found:
         found["symmetric"] = found["symmetric"] == "yes"
+    if found.get("steps") == "none":
+        found["steps"] = ()
     if options.share is not None:
         found["size"] = options.share
     if options.layer:

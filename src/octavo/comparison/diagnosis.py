@@ -8,6 +8,7 @@ samples.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from octavo import planning
@@ -17,6 +18,9 @@ from octavo.comparison.match import prepared
 from octavo.core.progress import Progress
 from octavo.core.shown import Shown
 from octavo.data.feeds import Data
+from octavo.data.named_functions import is_named_function
+from octavo.data.readers import refuse_missing
+from octavo.data.readers.several_paths import matching
 from octavo.errors import ModelError
 from octavo.model.files import io
 from octavo.model.graph import query
@@ -63,6 +67,9 @@ def doctor(
 ) -> Diagnosis:
     """Examine a float model, and calibration data for it, before quantizing."""
     raw = io.load(model)
+    if isinstance(data, str | Path) and not is_named_function(data):
+        for path in matching(str(data)):
+            refuse_missing(path)
     name = io.describe(raw)
     found = [*checks.kind(raw), *checks.opset(raw), *checks.unused(raw)]
     try:

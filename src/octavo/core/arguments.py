@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from octavo.errors import RecipeError
+from octavo.errors import RecipeError, closest
 
 
 def _is_whole(given: Any) -> bool:
@@ -75,3 +75,28 @@ def check_type(name: str, given: Any, kinds: type | tuple[type, ...], words: str
     """Raise where an argument is of none of some types."""
     if not isinstance(given, kinds):
         raise RecipeError(f"{name} must be {words}, not of type {type(given).__name__}.")
+
+
+_OTHER_KEYWORDS = {  # of the command line and of onnxruntime.quantization, and what they are called here
+    "format": "style",
+    "quant_format": "style",
+    "float": "float_type",
+    "layer": "layers",
+    "weight_type": "weights",
+    "activation_type": "activations",
+    "per_channel": "per",
+    "calibrate_method": "method",
+    "nodes_to_quantize": "include",
+    "nodes_to_exclude": "exclude",
+    "op_types_to_quantize": "op_types",
+    "calibration_data_reader": "data",
+    "model_output": "output",
+    "model_input": "model",
+}
+
+
+def unknown_keyword(name: str, known: Iterable[str]) -> RecipeError:
+    """Return the error about a keyword that a call does not have, with the one that may be meant."""
+    meant = _OTHER_KEYWORDS.get(name)
+    hint = f"; here it is called {meant!r}." if meant is not None else closest(name, known) or "."
+    return RecipeError(f"There is no keyword {name!r}{hint}")

@@ -275,5 +275,6 @@ def similar_file(path: Path) -> str:
     try:
         beside = sorted(one.name for one in path.parent.iterdir())
     except (OSError, ValueError):
-        return f"; there is no folder {path.parent} either."
+        home = "; write Path('~').expanduser()" if path.parts[:1] == ("~",) else ""
+        return f"; there is no folder {path.parent} either{home}."
     return closest(path.name, beside, 1) or "."

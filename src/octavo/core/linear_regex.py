@@ -51,7 +51,8 @@ class LinearRegex:
             tree = _PARSER.parse(self.source)
         except (re.error, OverflowError, RecursionError) as error:
             raise RecipeError(
-                f"The pattern 're:{self.source[:200]}' is not a valid regular expression: {error}."
+                f"The pattern 're:{self.source[:200]}' is not a valid regular expression: {error};"
+                " correct it, or write a name or a glob."
             ) from error
         self._start = self._sequence(tree, tree.state.flags, self._add([]))
 

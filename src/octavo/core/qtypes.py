@@ -122,15 +122,27 @@ _BY_ONNX = {t.onnx: t for t in _ALL.values()}
 _OTHER_NAMES = dict.fromkeys(("fp8", "float8", "float8_e4m3fn", "e4m3"), FLOAT8E4M3FN.name)
 
 
-def qtype(name: str | QType) -> QType:
-    """Return the type of this name: ``qtype("uint8")``."""
+TypeName = str | QType | np.dtype[Any] | type[np.generic]
+
+
+def is_type(given: object) -> bool:
+    """Whether a value can stand for a type: its name, the type itself, or numpy's."""
+    return isinstance(given, str | QType | np.dtype) or (
+        isinstance(given, type) and issubclass(given, np.generic)
+    )
+
+
+def qtype(name: TypeName) -> QType:
+    """Return the type of this name, ``qtype("uint8")``, or the one that is numpy's ``np.uint8``."""
     if isinstance(name, QType):
         return name
-    key = str(name).lower()
+    text = name if isinstance(name, str) else np.dtype(name).name if is_type(name) else str(name)
+    key = text.lower()
     key = _OTHER_NAMES.get(key, key)
     if key not in _ALL:
+        near = f"; did you mean 'int{key}'?" if f"int{key}" in QTYPES else closest(key, QTYPES)
         raise RecipeError(
-            f"{str(name)!r} is not a quantized type{closest(key, QTYPES) or '.'}"
+            f"{text!r} is not a quantized type{near or '.'}"
             f" Known types: {', '.join(QTYPES)}; for weights in blocks also int2 and uint2."
         )
     return _ALL[key]

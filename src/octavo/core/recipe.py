@@ -11,16 +11,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import yaml
 
 from octavo.core import codec
-from octavo.core.arguments import check_arguments
+from octavo.core.arguments import check_arguments, check_type
 from octavo.core.files import RepeatedNameError, read_bytes, unique, write_text
 from octavo.core.granularity import PerBlock, PerChannel, PerTensor
 from octavo.core.override import Override
-from octavo.core.qtypes import FLOAT8E4M3FN, INT8, UINT4, UINT8, UINT16, QType
+from octavo.core.qtypes import FLOAT8E4M3FN, INT8, UINT4, UINT8, UINT16, QType, is_type
 from octavo.core.recipe_parts import (
     FloatType,
     HalfPrecision,
@@ -74,6 +75,9 @@ class Recipe(Brief):
     half: HalfPrecision | None = None  # what is not quantized, in 16 bits instead of 32
 
     def __post_init__(self) -> None:
+        for name in ("exclude", "overrides", "steps", "dynamic_nodes"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, ())
         for name in ("op_types", "include", "exclude", "overrides", "steps", "dynamic_nodes"):
             set_tuple(self, name)
         self._read_names()
@@ -97,8 +101,12 @@ class Recipe(Brief):
             if isinstance(given[name], str | dict)
         }
         for name, scheme_of in (("weights", weight_scheme), ("activations", activation_scheme)):
-            if isinstance(given[name], str):
+            if is_type(given[name]):
                 read[name] = scheme_of(None, given[name])
+        for name, kinds in (("weights", Scheme), ("activations", (Scheme, DynamicScheme, NoneType))):
+            check_type(
+                name, read.get(name, given[name]), kinds, "the name of a type, such as 'int8', or a Scheme"
+            )
         if given["overrides"]:
             read["overrides"] = tuple(
                 codec.decode(Override, one, "overrides") if isinstance(one, dict) else one
@@ -117,12 +125,16 @@ class Recipe(Brief):
         changes = dict(codec.current_names("Recipe", changes))
         check_arguments(**changes)
         refuse_unknown_fields("A recipe", self.__dataclass_fields__, changes)
-        if isinstance(changes.get("weights"), str):
+        if is_type(changes.get("weights")):
             changes["weights"] = weight_scheme(self.weights, changes["weights"])
-        if isinstance(changes.get("activations"), str):
-            if changes["activations"] == "dynamic" and not isinstance(self.activations, DynamicScheme):
+        if is_type(given := changes.get("activations")):
+            if (
+                isinstance(given, str)
+                and given == "dynamic"
+                and not isinstance(self.activations, DynamicScheme)
+            ):
                 changes.setdefault("style", Style.INTEGER)
-            changes["activations"] = activation_scheme(self.activations, changes["activations"])
+            changes["activations"] = activation_scheme(self.activations, given)
         return replace(self, **changes)
 
     @property
@@ -329,7 +341,7 @@ def recipe_of(given: RecipeSource) -> Recipe:
         return Recipe.from_dict(dict(given))
     if not isinstance(given, str | Path):
         raise RecipeError(
-            f"A recipe is a Recipe, a dict, a preset's name or a file, not a {type(given).__name__}."
+            f"A recipe is a Recipe, a dict, a preset's name or a file, not of type {type(given).__name__}."
         )
     presets = {name.lower(): recipe for name, recipe in PRESETS.items()}
     found = presets.get(str(given).lower())

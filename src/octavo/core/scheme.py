@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from octavo.core.arguments import check_type
 from octavo.core.granularity import Granularity, PerChannel, PerTensor
-from octavo.core.qtypes import UINT8, QType, qtype
+from octavo.core.qtypes import UINT8, QType, TypeName, qtype
 from octavo.core.shown import Brief
 from octavo.errors import RecipeError, closest
 
@@ -172,18 +172,20 @@ class DynamicScheme:
         return cls()
 
 
-def weight_scheme(current: Scheme | None, name: str) -> Scheme:
+def weight_scheme(current: Scheme | None, name: TypeName) -> Scheme:
     """Return the scheme of weights with the type of this name; by default with a scale for each channel."""
     kind = qtype(name)
     base = current if current is not None else Scheme(kind, PerChannel())
     return base.but(qtype=kind, symmetric=kind.symmetric_by_default)
 
 
-def activation_scheme(current: Scheme | DynamicScheme | None, name: str) -> Scheme | DynamicScheme | None:
+def activation_scheme(
+    current: Scheme | DynamicScheme | None, name: TypeName
+) -> Scheme | DynamicScheme | None:
     """Return the scheme of activations with the type of this name; ``dynamic`` and ``none`` are names too."""
-    if name == "none":
+    if isinstance(name, str) and name == "none":
         return None
-    if name == "dynamic":
+    if isinstance(name, str) and name == "dynamic":
         return current if isinstance(current, DynamicScheme) else DynamicScheme()
     kind = qtype(name)
     match current:

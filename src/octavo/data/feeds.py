@@ -88,7 +88,7 @@ def checked(sample: Sample, specs: Specs, index: int) -> dict[str, Array]:
     here = described(sample, index)
     if not isinstance(sample, Mapping):
         raise DataError(
-            f"{here} is a {type(sample).__name__}; each sample must be a dict of {_names(specs)}."
+            f"{here} is of type {type(sample).__name__}; each sample must be a dict: {{{_pairs(specs)}}}."
         )
     known = {spec.name for spec in specs}
     for name in sample:
@@ -103,6 +103,10 @@ def checked(sample: Sample, specs: Specs, index: int) -> dict[str, Array]:
                 f"{here} lacks the input {spec.name!r}; the model has the inputs {_names(specs)}."
             )
     return {spec.name: _fit(sample[spec.name], spec, f"{here}, input {spec.name!r}:") for spec in specs}
+
+
+def _pairs(specs: Sequence[InputSpec]) -> str:
+    return ", ".join(f"{spec.name!r}: array" for spec in specs)
 
 
 def _names(specs: Sequence[InputSpec]) -> str:

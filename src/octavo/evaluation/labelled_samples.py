@@ -205,7 +205,8 @@ def _from_arrays(
     inputs = _by_input(arrays, context.specs, where)
     counts = {name: len(array) for name, array in inputs.items()}
     if len(set(counts.values())) > 1:
-        raise DataError(f"{where} holds different numbers of samples: {counts}.")
+        listed = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+        raise DataError(f"{where} holds different numbers of samples: {listed}; save as many of each.")
     truth = np.asarray(labels)
     if truth.ndim == 0 or truth_rank not in (None, truth.ndim):
         raise DataError(f"{where} has labels of shape {list(truth.shape)}; each sample needs one number.")

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from octavo.algorithms.steps.registry import FOR_BLOCKS
+from octavo.core.arguments import unknown_keyword
 from octavo.core.granularity import Granularity, PerBlock, parse
-from octavo.core.qtypes import INT8, QType, qtype
+from octavo.core.qtypes import INT8, QType, TypeName, qtype
 from octavo.core.recipe import (
     COMPRESSED,
     HALF,
@@ -30,7 +31,7 @@ from octavo.core.recipe import (
 )
 from octavo.core.scheme import Method, Scheme
 from octavo.emission import OutputFormat, output_format
-from octavo.errors import RecipeError, closest
+from octavo.errors import RecipeError
 from octavo.planning.policies.weight_only import WITH_DATA
 from octavo.targets import Target
 from octavo.targets import target as find_target
@@ -68,8 +69,8 @@ class Changes(TypedDict, total=False):
     ============  ======================================================================================
     """
 
-    weights: str | Scheme | None
-    activations: str | Scheme | DynamicScheme | None
+    weights: TypeName | Scheme | None
+    activations: TypeName | Scheme | DynamicScheme | None
     per: str | Granularity | None
     method: str | Method | None
     steps: Iterable[str] | str | None
@@ -120,7 +121,7 @@ class RecipeRequest:
         known = Changes.__annotations__
         for name in changes:
             if name not in known:
-                raise RecipeError(f"There is no keyword {name!r}{closest(name, known) or '.'}")
+                raise unknown_keyword(name, known)
         found = find_target(target) if target is not None else None
         return cls(recipe_of(recipe) if recipe is not None else None, found, changes)
 

@@ -122,5 +122,6 @@ def _check_entry(key: Key, entry: Entry, plan: Plan, values: dict[str, ir.Value]
 
 def _missing(what: str, name: str, known: dict[str, ir.Node] | dict[str, ir.Value]) -> TableError:
     return TableError(
-        f"The plan speaks of {what}, which the model does not have{closest(name, known) or '.'}"
+        f"The plan speaks of {what}, which the model does not have{closest(name, known) or '.'} A plan is for"
+        " the model that it was made from; make a new one with octavo.plan."
     )

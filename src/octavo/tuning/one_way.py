@@ -42,7 +42,13 @@ class OneWay:
                 " choose effort 'standard' or 'search'."
             )
         task = task_of(given.pop("task", None), data)
-        return cls(model, data, limits_of(given), task, samples)
+        limits = limits_of(given)
+        if task is not None and "max_drop" not in limits:
+            raise RecipeError(
+                "task measures what a requirement limits, and this call takes one way; give max_drop=… as"
+                " well, or evaluate the result afterwards (octavo evaluate)."
+            )
+        return cls(model, data, limits, task, samples)
 
     def refuse(self, sheet: Target) -> None:
         """Raise where a limit can't be measured, before any work is done."""

@@ -102,7 +102,7 @@ def test_columns_of_tables(tmp_path: Path, tokenizer: Path) -> None:
 def test_a_list_of_texts(tokenizer: Path) -> None:
     found = Feeds(octavo.text(["one", "two two"], tokenizer), OPEN)
     assert [feed["input_ids"].tolist() for feed in found] == [[[2]], [[3, 3]]]
-    with pytest.raises(DataError, match="is a int"):
+    with pytest.raises(DataError, match="is of type int"):
         Feeds(octavo.text(["one", 2], tokenizer), OPEN)  # type: ignore[list-item]
 
 

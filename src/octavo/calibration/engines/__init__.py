@@ -30,7 +30,7 @@ def engine_of(
     check_arguments(workers=workers)
     if engine not in ENGINES:
         raise RecipeError(
-            f"There is no engine {engine!r}{closest(engine, ENGINES) or ';'} "
+            f"There is no engine {engine!r}{closest(engine, ENGINES) or '.'} "
             f"The engines are {', '.join(ENGINES)}."
         )
     if workers is not None and workers < 1:

@@ -64,8 +64,10 @@ def open_image(path: str | Path, mode: str = "RGB") -> Image.Image:
         ) from error
     except package.UnidentifiedImageError as error:
         kinds = ", ".join(_FORMATS)
+        is_image = Path(path).suffix.lower() in SUFFIXES
+        advice = "replace or remove it" if is_image else "arrays need no preprocess"
         raise DataError(
-            f"{path} can't be read as an image: it is damaged, or none of {kinds}; arrays need no preprocess."
+            f"{path} can't be read as an image: it is damaged, or none of {kinds}; {advice}."
         ) from error
     except _WRONG as error:
         raise DataError(f"{path} can't be read as an image: {error}.") from error

@@ -31,7 +31,7 @@ from octavo.data.readers.several_paths import matching
 from octavo.data.source import Given, Source, Specs
 from octavo.errors import DataError
 
-__all__ = ["READERS", "source_of"]
+__all__ = ["READERS", "refuse_missing", "source_of"]
 
 DataReader: TypeAlias = Callable[[Any, Specs], Source | None]
 
@@ -59,11 +59,21 @@ def source_of(data: Any, specs: Specs) -> Source:
     return _found(data, specs)
 
 
+def refuse_missing(path: Path) -> None:
+    """Raise where there is neither a file nor a folder, with what may be meant."""
+    if path.exists():
+        return
+    hint, advice = similar_file(path), "Give an existing file or folder."
+    if path.suffix == ".onnx":
+        hint, advice = ".", f"The second argument is data; the output is output={str(path)!r}."
+    elif "," in path.name and path.with_name(path.name.partition(",")[0]).exists():
+        hint, advice = ".", "Several files are given one by one: a list in Python, --data a.npz b.npz."
+    raise DataError(f"There is no calibration data at {path}{hint} {advice}")
+
+
 def _at_path(path: Path, specs: Specs) -> Source:
     try:
-        if not path.exists():
-            hint = similar_file(Path(path))
-            raise DataError(f"There is no calibration data at {path}{hint} Give an existing file or folder.")
+        refuse_missing(path)
         return _found(path, specs)
     except OSError as error:
         raise DataError(f"{path} can't be read as calibration data: {error.strerror or error}.") from error

@@ -9,7 +9,7 @@ whole feed where the first axis is not a batch that all inputs share: a signal, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,7 +72,10 @@ def cuts(shapes: Mapping[str, Shape], specs: Specs, where: str, *, whole: bool =
     found = {spec.name: _cut(shapes[spec.name], spec, where) for spec in specs}
     counts = {name: cut.count for name, cut in found.items() if cut.count is not None}
     if len(set(counts.values())) > 1:
-        raise DataError(f"{where} holds different numbers of samples for its inputs: {counts}.")
+        listed = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+        raise DataError(
+            f"{where} holds different numbers of samples: {listed}; save as many of each, in the same order."
+        )
     return Cuts(next(iter(counts.values()), 1), found)
 
 
@@ -81,9 +84,10 @@ def refuse_unknown(names: Mapping[str, object], specs: Specs, where: str) -> Non
     known = [spec.name for spec in specs]
     for name in names:
         if name not in known:
+            saved = ", ".join(f"{one}=…" for one in known or ["name"])
             raise DataError(
                 f"{where} holds an array {name!r}, which is not an input of the model"
-                f"{closest(name, known) or '.'} Save it as np.savez(path, {known[0] if known else 'name'}=…)."
+                f"{closest(name, known) or '.'} Save the inputs alone: np.savez(path, {saved})."
             )
 
 
@@ -117,11 +121,15 @@ def _is_sequence(dim: str | None) -> bool:
     return dim is not None and any(part in dim.lower() for part in _SEQUENCES)
 
 
+def _shown(shape: Iterable[object]) -> str:
+    return f"[{', '.join('?' if dim is None else str(dim) for dim in shape)}]"
+
+
 def _reshaping(shape: Shape, spec: InputSpec) -> str:
     """Return how an array that holds as many values for each sample gets the shape of the input."""
     dims = [dim for dim in spec.shape[1:] if isinstance(dim, int) and dim > 0]
     if len(dims) != len(spec.shape) - 1 or math.prod(dims) != math.prod(shape[1:]):
-        return ""
+        return f"; save the samples along its first axis: {_shown(('samples', *spec.shape[1:]))}"
     return f"; reshape it: array.reshape(-1, {', '.join(str(dim) for dim in dims)})"
 
 
@@ -135,7 +143,7 @@ def _cut(shape: Shape, spec: InputSpec, where: str) -> Cut:
         return Cut("unbatched", 1)
     if len(shape) != rank:
         raise DataError(
-            f"{where}: the input {spec.name!r} has {rank} dimensions {list(spec.shape)}, and the array has "
+            f"{where}: the input {spec.name!r} has {rank} dimensions {_shown(spec.shape)}, and the array has "
             f"shape {list(shape)}{_reshaping(shape, spec)}."
         )
     batch = spec.shape[0]

@@ -233,7 +233,7 @@ def lines(texts: Path | tuple[str, ...], column: str | None) -> Iterator[tuple[s
     """Give the place of each text, and the text; blank ones are left out."""
     for place, one in rows(texts, column):
         if not isinstance(one, str):
-            raise DataError(f"{place} is a {type(one).__name__}; it must be a text.")
+            raise DataError(f"{place} is of type {type(one).__name__}; it must be a text.")
         if one.strip():
             yield place, one
 

@@ -31,6 +31,12 @@ from octavo.reporting.text import many
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
+_UNCERTAIN = (
+    "the interval of the speed is too wide to tell fast from slow, as other programs use the machine; measure"
+    " for longer, or count processor time of one thread (clock cpu, threads 1)"
+)
+
+
 def bench(
     model: io.ModelSource,
     other: io.ModelSource | Sequence[io.ModelSource] | None = None,
@@ -83,9 +89,12 @@ def bench(
             )
             for number, (source, path) in enumerate(zip(sources, paths, strict=True))
         )
+    ratios = tuple(ratio(taken[0], row) for row in taken[1:])
+    if not all(one.is_known for one in ratios):
+        notes.append(_UNCERTAIN)
     made = Bench(
         found,
-        tuple(ratio(taken[0], row) for row in taken[1:]),
+        ratios,
         taken.shape[1],
         batch_of(feeds[0], specs),
         threads,
