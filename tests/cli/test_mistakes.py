@@ -162,7 +162,7 @@ def test_arrays_that_do_not_fit_are_told_how_to_be_saved(
         ("quantize model.onnx --data damaged.png --preprocess unit --plain", "replace or remove it"),
         (
             "quantize model.onnx --data calib.npz --recipe list.yaml",
-            "list.yaml: Expected a mapping of settings",
+            "list.yaml: expected a mapping of settings",
         ),
         ("doctor model.onnx --data calibr.npz", "did you mean 'calib.npz'?"),
     ],

@@ -95,9 +95,9 @@ def test_method_is_written_short(method: Method, text: object) -> None:
         ({"minmax": {"avrage": True}}, "minmax.avrage: unknown key; did you mean 'average'"),
         ({"minmax": {"average": "yes"}}, "minmax.average: expected true or false"),
         ({"minmax": 5}, "minmax: expected a mapping"),
-        ({"minmax": {}, "entropy": {}}, "Expected a calibration method"),
-        (5, "Expected a calibration method"),
-        (None, "Expected a calibration method"),
+        ({"minmax": {}, "entropy": {}}, "expected a calibration method"),
+        (5, "expected a calibration method"),
+        (None, "expected a calibration method"),
         ({5: {}}, "5 is not a calibration method"),
     ],
     ids=str,
@@ -180,8 +180,8 @@ def test_kind_may_be_named_where_it_is_known_already() -> None:
 
 BAD = [
     ({}, "shape: missing"),
-    ([], "Expected a mapping of settings"),
-    ("x", "Expected a mapping of settings, found 'x'"),
+    ([], "expected a mapping of settings"),
+    ("x", "expected a mapping of settings, found 'x'"),
     ({"shape": {"radius": 1}}, "shape.kind: missing; write one of Circle, Square"),
     ({"shape": {"kind": "Circl", "radius": 1}}, "shape.kind: 'Circl' is unknown; did you mean 'Circle'"),
     ({"shape": {"kind": ["Circle"]}}, r"shape.kind: \['Circle'\] is unknown.* Known: Circle, Square"),

@@ -136,7 +136,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"\[batch, 3, 4\], and \[1, 4, 4\] .* axis 1 must be 3",
     ),
     "set": ({1}, "is of type set; each sample must be a dict"),
-    "text": ("x", "is a str"),
+    "text": ("x", "is of type str"),
 }
 
 

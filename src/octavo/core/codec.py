@@ -304,7 +304,7 @@ def _located(parse: Callable[[Any], Any], data: Any, path: str) -> Any:
 
 def _expect(holds: bool, path: str, wanted: str, data: Any) -> None:
     if not holds:
-        raise RecipeError(f"{f'{path}: expected' if path else 'Expected'} {wanted}, found {_shown(data)}.")
+        raise RecipeError(f"{f'{path}: ' if path else ''}expected {wanted}, found {_shown(data)}.")
 
 
 def _below(path: str, key: Any) -> str:
