@@ -19,7 +19,7 @@ uint2      0 … 3             0 … 3            0 … 1
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import ml_dtypes
 import numpy as np
@@ -125,7 +125,7 @@ _OTHER_NAMES = dict.fromkeys(("fp8", "float8", "float8_e4m3fn", "e4m3"), FLOAT8E
 TypeName = str | QType | np.dtype[Any] | type[np.generic]
 
 
-def is_type(given: object) -> bool:
+def is_type(given: object) -> TypeGuard[TypeName]:
     """Whether a value can stand for a type: its name, the type itself, or numpy's."""
     return isinstance(given, str | QType | np.dtype) or (
         isinstance(given, type) and issubclass(given, np.generic)
