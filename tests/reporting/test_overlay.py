@@ -58,6 +58,17 @@ def test_each_kind_that_is_known_is_a_file(folder: Path, capsys: pytest.CaptureF
             assert [stop["stop"] for stop in data["gradient"]] == [0.0, 0.5, 1.0]
 
 
+def test_nodes_that_only_the_float_model_has_are_shown_as_fused(folder: Path) -> None:
+    assert main(["report", str(folder / "q.json"), "--overlay", str(folder / "plan")]) == 0
+    found = json.loads((folder / "plan" / "decision.json").read_text())["results"]
+    assert {name: row["value"] for name, row in found.items()} == {
+        "conv": "quantized",
+        "relu": "fused",
+        "second": "quantized",
+        "erf": "kept in float",
+    }
+
+
 def test_a_comparison_alone_gives_errors(folder: Path) -> None:
     assert main(["report", str(folder / "c.json"), "--overlay", str(folder / "alone")]) == 0
     assert sorted(file.stem for file in (folder / "alone").iterdir()) == ["local-error", "model-error"]

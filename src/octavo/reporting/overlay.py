@@ -40,7 +40,8 @@ def overlays(side: Side) -> dict[str, dict[str, Any]]:
     """Return the node data of each kind that is known, as Model Explorer reads it."""
     rows = [row for row in operators(side) if row["state"] != "end"] or _compared(side)
     found = {}
-    decided = {row["name"]: _DECISIONS[row["state"]] for row in rows if row.get("state") in _DECISIONS}
+    decided = _planned(side)
+    decided |= {row["name"]: _DECISIONS[row["state"]] for row in rows if row.get("state") in _DECISIONS}
     if decided:
         results = {name: {"value": word, "bgColor": colour} for name, (word, colour) in decided.items()}
         found["decision"] = {"name": "decision", "results": results}
@@ -49,6 +50,15 @@ def overlays(side: Side) -> dict[str, dict[str, Any]]:
         if values:
             found[kind] = {"name": title, "results": values, "gradient": _gradient(colours)}
     return found
+
+
+def _planned(side: Side) -> dict[str, tuple[str, str]]:
+    """Return what the plan says of each node, of those too that only the float model has."""
+    plan = side.part("quantization").get("plan") or {}
+    states = dict.fromkeys(plan.get("nodes") or (), "quantized")
+    states |= dict.fromkeys((one["node"] for one in plan.get("skipped") or ()), "float")
+    states |= dict.fromkeys(plan.get("fused") or (), "fused")
+    return {name: _DECISIONS[state] for name, state in states.items()}
 
 
 def _compared(side: Side) -> list[dict[str, Any]]:
