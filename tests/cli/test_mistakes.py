@@ -183,7 +183,7 @@ def test_no_steps_is_a_choice(folder: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_model_is_not_converted_to_an_older_opset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", "model.onnx", "-o", "old.onnx", "--opset", "7"]) == 0
-    assert "models are not converted to older ones" in capsys.readouterr().out
+    assert "models are not converted to older opsets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, console: Console) -> Answer:
     import octavo
+    from octavo.model.graph import query
 
     options.output = options.output or default_output(options.model, "prepared")
     check_outputs(options, model_outputs(options))
@@ -52,6 +53,10 @@ def _run(options: argparse.Namespace, console: Console) -> Answer:
         **{name: getattr(options, name) for name in _SKIPS},
     )
     prepared = octavo.prepare(options.model, wanted)
+    if options.opset is not None and query.opset(prepared.model) > options.opset:
+        console.note(
+            f"the model keeps opset {query.opset(prepared.model)}: models are not converted to older opsets"
+        )
     written = [shown(path) for path in prepared.save(options.output)]
     report = prepared.report
     data = {

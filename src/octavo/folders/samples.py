@@ -186,7 +186,9 @@ class _Reader:
             is_chat = isinstance(row, list)
             text = chat.text(row, place) if is_chat else row
             if not isinstance(text, str):
-                raise DataError(f"{place} is of type {type(text).__name__}; it must be a text or a conversation.")
+                raise DataError(
+                    f"{place} is of type {type(text).__name__}; it must be a text or a conversation."
+                )
             if not text.strip():
                 continue
             (found,) = encode(loaded, [text], file, special=not is_chat)  # a template writes them itself

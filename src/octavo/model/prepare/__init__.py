@@ -90,10 +90,6 @@ def prepare(model: ir.Model, options: PrepareOptions | None = None) -> PrepareRe
         log.notes.append(f"the model: {kind}")
     if wanted.opset is not None and query.opset(model) < wanted.opset:
         _raise_opset(model, wanted.opset, log)
-    elif wanted.opset is not None and query.opset(model) > wanted.opset:
-        log.notes.append(
-            f"the model keeps opset {query.opset(model)}: models are not converted to older ones"
-        )
     if wanted.runtime_optimization:
         _optimize(model, log)
     _infer(model, wanted, log)
