@@ -17,7 +17,7 @@ Quick start::
 Quantize
     quantize      quantize a model, with data or without
     quantize_folder    variants of all parts of a model folder, each compared with float
-    tune          the same, and return every way that was tried
+    tune          quantize, and return every way that was tried
     convert_qat   turn a model trained with fake quantization into one that computes with integers
     plan          what would be quantized, and what would stay in float and why
     prepare, ready, calibrate, emit    the stages of quantize, one by one

@@ -239,3 +239,20 @@ def test_one_op_and_one_target_in_detail(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_second_file_is_told_that_data_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["quantize", "model.onnx", "calibration.npz"]) == 2
     assert "data is given with --data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verb", "usage"),
+    [
+        ("quantize", "usage: octavo quantize MODEL [flags]"),
+        ("compare", "usage: octavo compare FLOAT QUANTIZED --data DATA [flags]"),
+        ("bench", "usage: octavo bench MODEL [QUANTIZED ...] [flags]"),
+        ("targets", "usage: octavo targets [NAME] [flags]"),
+    ],
+)
+def test_the_usage_of_a_verb_is_what_has_to_be_given(
+    verb: str, usage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    assert capsys.readouterr().out.startswith(usage + "\n")

@@ -67,6 +67,16 @@ def test_a_sheet_finds_fault_with_the_results_for_another() -> None:
     assert "OCT509" in octavo.lint(result.model, target="ort-cpu-avx2").rules
 
 
+def test_findings_that_say_the_same_are_one_on_the_screen() -> None:
+    proto = convolutions()
+    result = octavo.quantize(proto, feeds_for(proto), target="ort-cpu-vnni", effort="plain")
+    found = octavo.lint(result.model, target="tensorrt")
+    uint8 = [one for one in found.findings if one.rule == "OCT502"]
+    assert len(uint8) > 1
+    assert str(found).count("OCT502") == 1
+    assert f"OCT502 error   {len(uint8)} nodes: {uint8[0].node}, " in str(found)
+
+
 def test_a_finding_is_plain_data() -> None:
     found = octavo.lint(conv(x_zero=S8(0), y_zero=S8(-128)), target="ort-cpu-vnni")
     data = json.loads(json.dumps(found.to_dict()))

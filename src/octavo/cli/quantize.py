@@ -298,8 +298,8 @@ seen, and timed; the best is written. Flags that fix the recipe, or --effort
 plain, take one way. Without --data ranges of activations are found while the
 model runs (dynamic). Where a requirement (--max-drop, --min-sqnr, --min-speed,
 --max-size) is not met, the result goes to OUT.best.onnx and the exit code is 1.
-Of a folder with the parts of a model (encoder, decoder, tokenizer, …) variants
-of all parts are written, each compared with float and timed.""",
+If MODEL is a folder with the parts of a model (encoder, decoder, tokenizer, …),
+variants of all parts are written, each compared with float and timed.""",
     makes_file=True,
     examples=(
         "octavo quantize model.onnx --data calib.npz",

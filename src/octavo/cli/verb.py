@@ -38,6 +38,18 @@ class Answer:
     complaint: str = ""  # what is said on standard error, such as a requirement that is not met
 
 
+_PLACES = {"?": "[{0}]", "*": "[{0} ...]", "+": "{0} [{0} ...]"}
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """Return the usage of a verb: what has to be given. The other flags are explained below it anyway."""
+    flags = [action for action in parser._actions if action.option_strings]
+    places = [action for action in parser._actions if not action.option_strings]
+    words = [_PLACES.get(str(one.nargs), "{0}").format(one.metavar or one.dest) for one in places]
+    words += [f"{one.option_strings[0]} {one.metavar or one.dest.upper()}" for one in flags if one.required]
+    return f"%(prog)s {' '.join(words)} [flags]"
+
+
 @dataclass(frozen=True)
 class Verb:
     """One verb of the command line."""
@@ -69,3 +81,4 @@ class Verb:
         )
         if with_flags:
             self.arguments(parser)
+            parser.usage = _usage(parser)

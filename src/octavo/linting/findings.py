@@ -15,7 +15,7 @@ from octavo._version import __version__
 from octavo.core.shown import Shown
 from octavo.model.files import io
 from octavo.reporting.comparison_tables import counted
-from octavo.reporting.text import clean
+from octavo.reporting.text import clean, some
 
 if TYPE_CHECKING:
     from octavo.linting.view import LintedModel
@@ -182,10 +182,11 @@ class Lint(Shown):
     def __str__(self) -> str:
         found = counted([one.severity.value for one in self.findings], "nothing found")
         lines = [f"{clean(self.source)} for {self.target}: {found}"]
-        for one in self.findings:
+        for one, nodes in _alike(self.findings):
             mark = " (--fix does it)" if one.fixable else ""
+            several = f"{len(nodes)} nodes: " if len(nodes) > 1 else ""
             lines += [
-                f"  {one.rule} {one.severity.value:<8}{clean(one.node)}",
+                f"  {one.rule} {one.severity.value:<8}{several}{some(nodes)}",
                 f"    {clean(one.consequence, 1000)}",
                 f"    fix: {clean(one.fix, 1000)}{mark}",
             ]
@@ -193,6 +194,15 @@ class Lint(Shown):
             counts = Counter(one.rule for one in self.fixed)
             lines.append("fixed: " + ", ".join(f"{count} × {name}" for name, count in sorted(counts.items())))
         return "\n".join(lines)
+
+
+def _alike(findings: Iterable[Finding]) -> list[tuple[Finding, list[str]]]:
+    """Return findings that say the same as one, each with its nodes."""
+    found: dict[tuple[object, ...], tuple[Finding, list[str]]] = {}
+    for one in findings:
+        words = (one.rule, one.severity, one.consequence, one.fix, one.fixable)
+        found.setdefault(words, (one, []))[1].append(one.node)
+    return list(found.values())
 
 
 def _rule(name: str) -> dict[str, Any]:
