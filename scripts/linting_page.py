@@ -23,7 +23,8 @@ $ octavo lint model.int8.onnx --json
 
 Each finding has a rule, a severity, a node, a consequence and a fix. An *error* is refused by the target or
 gives wrong results, a *warning* is slow or less accurate than it could be, a *note* is superfluous. The
-exit code is 1 if an error remains. SARIF 2.1.0 is the format of code scanning services.
+exit code is 1 if an error remains. On the screen, findings that say the same of several nodes are one;
+`--json` lists each. SARIF 2.1.0 is the format of code scanning services.
 
 ```python
 import octavo
