@@ -22,7 +22,9 @@ from fuzzing.harnesses import Harness
 from fuzzing.lines import Lines
 
 MOST_KEPT = 200  # findings of one worker
-_HEAD = struct.Struct("<QdI?")  # executions, the time when the input was begun, its length, whether it runs
+_HEAD = struct.Struct(
+    "<QddI?"
+)  # executions, clock and processor time at which the input was begun, its length, whether it runs
 _SIZE = 1 << 18
 _EVERY = 5.0  # seconds between notes of the lines
 
@@ -43,6 +45,15 @@ class Found:
         return base64.b64decode(self.data)
 
 
+@dataclass(frozen=True)
+class Running:
+    """An input that is being run: for how many seconds, and the worker's processor time when it was begun."""
+
+    seconds: float
+    used: float
+    data: bytes
+
+
 class Journal:
     """What a worker does at the moment, in a file that is mapped by the worker and read by the driver."""
 
@@ -56,7 +67,9 @@ class Journal:
         """An input is about to be run."""
         shown = data[: _SIZE - _HEAD.size]
         self._memory[_HEAD.size : _HEAD.size + len(shown)] = shown
-        self._memory[: _HEAD.size] = _HEAD.pack(executions, time.monotonic(), len(shown), True)
+        self._memory[: _HEAD.size] = _HEAD.pack(
+            executions, time.monotonic(), time.process_time(), len(shown), True
+        )
 
     def end(self) -> None:
         """The input was run."""
@@ -67,12 +80,13 @@ class Journal:
         """Inputs so far."""
         return int(_HEAD.unpack_from(self._memory)[0])
 
-    def running(self) -> tuple[float, bytes] | None:
-        """For how many seconds an input has been running, and the input."""
-        _, begun, length, runs = _HEAD.unpack_from(self._memory)
+    def running(self) -> Running | None:
+        """The input that is being run."""
+        _, begun, used, length, runs = _HEAD.unpack_from(self._memory)
         if not runs:
             return None
-        return time.monotonic() - begun, bytes(self._memory[_HEAD.size : _HEAD.size + length])
+        data = bytes(self._memory[_HEAD.size : _HEAD.size + length])
+        return Running(time.monotonic() - begun, used, data)
 
     def close(self) -> None:
         """Let go of the file."""

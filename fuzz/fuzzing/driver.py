@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzzing.campaign import Found, Journal
+from fuzzing.campaign import Found, Journal, Running
 
 FUZZ = Path(__file__).resolve().parents[1]
-PATIENCE = 120.0  # seconds of the clock after which an input that does not return is taken for a hang
-SLICE = 60.0  # seconds for which a worker lives, where harnesses have to take turns
+PATIENCE = 120.0  # seconds of processor time after which an input that does not return is taken for a hang
+_SLEEP = 10 * PATIENCE  # seconds of the clock, for an input that waits for something
+SLICE = 300.0  # seconds of processor time for which a worker lives, where harnesses have to take turns
+_TICKS = os.sysconf("SC_CLK_TCK")  # a second of processor time, as the kernel counts
 _OVERTIME = 20.0  # seconds after the end in which workers may finish
 _GRACE = 60.0  # seconds for a worker to start and to end by itself
 
@@ -58,11 +60,28 @@ class Worker:
     process: subprocess.Popen[bytes]
     home: Path
     begun: float
-    until: float
+    budget: float  # seconds of processor time, or of the clock where the kernel does not tell
     journal: Journal | None = None
     hung: bool = False
 
-    def running(self) -> tuple[float, bytes] | None:
+    def used(self) -> float:
+        """Seconds of processor time so far."""
+        try:
+            words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(words[11]) + int(words[12])) / _TICKS
+        except (OSError, IndexError):
+            return time.monotonic() - self.begun
+
+    def hangs(self) -> bool:
+        """Whether its input has taken too long; one that gets no processor on a busy machine has not."""
+        current = self.running()
+        if current is None:
+            return False
+        return current.seconds > PATIENCE and (
+            current.seconds > _SLEEP or self.used() - current.used > PATIENCE
+        )
+
+    def running(self) -> Running | None:
         """The input that is being run."""
         if self.journal is None and (self.home / "journal").exists():
             with contextlib.suppress(ValueError, OSError):
@@ -114,13 +133,10 @@ class Driver:
         return -_GRACE if any(worker.journal is None for worker in self._workers) else -_OVERTIME
 
     def _neediest(self) -> str:
-        """The harness with the least time, what its workers still have before them included."""
-        now = time.monotonic()
+        """The harness with the least processor time, what its workers still have before them included."""
 
         def due(name: str) -> float:
-            ahead = sum(max(0.0, w.until - now) for w in self._workers if w.harness == name)
-            past = sum(now - w.begun for w in self._workers if w.harness == name)
-            return self.tallies[name].given + ahead + past
+            return self.tallies[name].cpu + sum(w.budget for w in self._workers if w.harness == name)
 
         return min(self.tallies, key=due)
 
@@ -130,10 +146,9 @@ class Driver:
         home = self._top / f"worker-{self._seed}"
         pool.mkdir(exist_ok=True)
         home.mkdir()
-        seconds = min(self._slice, self._left())
-        until = time.monotonic() + seconds
-        request = {"harness": name, "engine": engine, "until": until, "seed": self._seed,
-                   "home": str(home), "pool": str(pool)}  # fmt: skip
+        budget = min(self._slice, self._left())
+        request = {"harness": name, "engine": engine, "until": self._end, "budget": budget,
+                   "seed": self._seed, "home": str(home), "pool": str(pool)}  # fmt: skip
         paths = [str(FUZZ), str(FUZZ.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1",
                        "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
@@ -143,21 +158,18 @@ class Driver:
                 [sys.executable, "-m", "fuzzing.worker", json.dumps(request)],
                 cwd=home, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip
-        now = time.monotonic()
-        self._workers.append(Worker(name, process, home, now, now + seconds))
+        self._workers.append(Worker(name, process, home, time.monotonic(), budget))
         self.tallies[name].starts += 1
 
     def _look(self) -> None:
         """Take in what ended, and end what hangs."""
         for worker in list(self._workers):
-            current = worker.running()
             done, status, usage = os.wait4(worker.process.pid, os.WNOHANG)
             if done:
                 worker.process.returncode = os.waitstatus_to_exitcode(status)
                 self._take_in(worker, usage.ru_utime + usage.ru_stime)
                 continue
-            late = time.monotonic() > worker.until + _GRACE + PATIENCE
-            if late or (current is not None and current[0] > PATIENCE):
+            if worker.hangs() or worker.used() > worker.budget + _GRACE + PATIENCE:
                 worker.hung = True
                 worker.process.send_signal(signal.SIGKILL)
 
@@ -174,7 +186,7 @@ class Driver:
         with contextlib.suppress(OSError, ValueError):
             tally.add_lines(json.loads((worker.home / "lines.json").read_text()))
         if worker.process.returncode != 0 or worker.hung:
-            tally.keep(_death(worker, current[1] if current is not None else b""))
+            tally.keep(_death(worker, current.data if current is not None else b""))
         if worker.journal is not None:
             worker.journal.close()
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
 """One worker: ``python -m fuzzing.worker REQUEST`` runs a harness for a while in a process of its own.
 
-The request is JSON: harness, engine, until (a time of the monotonic clock), seed, home (a folder of the
-worker's own), pool (one that is shared). In its home it leaves the journal, the findings, and the lines that
-were reached.
+The request is JSON: harness, engine, until (a time of the monotonic clock), budget (seconds of processor
+time), seed, home (a folder of the worker's own), pool (one that is shared). In its home it leaves the
+journal, the findings, and the lines that were reached.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def main(request: dict[str, Any]) -> None:
     lines = Lines()
     campaign = Campaign(name, harness, home, lines)
     guard.limit_memory()
-    limits = {"seconds": max(1.0, request["until"] - time.monotonic()), "seed": request["seed"]}
+    left = max(1.0, request["until"] - time.monotonic())
+    limits = {"seconds": min(left, request["budget"]), "seed": request["seed"]}
     if engine == "atheris":
         with_atheris.run(campaign, seeds, pool, **limits)
         return
@@ -52,7 +53,8 @@ def main(request: dict[str, Any]) -> None:
         for data in (*seeds, *Pool(pool).news()):
             campaign.execute(data)
     else:
-        own.run(campaign, seeds, lines=lines, pool=Pool(pool), **limits)
+        limits["seconds"] = left
+        own.run(campaign, seeds, lines=lines, pool=Pool(pool), budget=request["budget"], **limits)
     campaign.note_lines()
 
 

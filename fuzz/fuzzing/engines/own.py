@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 from random import Random
 
 from fuzzing.campaign import Campaign, Pool
@@ -19,20 +20,21 @@ def run(
     seed: int,
     lines: Lines,
     seconds: float | None = None,
+    budget: float | None = None,
     executions: int | None = None,
     pool: Pool | None = None,
 ) -> None:
-    """Run until the seconds or the executions are over; all seeds come first."""
+    """Run until the seconds, the processor time or the executions are over; all seeds come first."""
     chance = Random(seed)
-    end = time.monotonic() + seconds if seconds is not None else None
+    end = time.monotonic() + seconds if seconds is not None else inf
+    last = time.process_time() + budget if budget is not None else inf
+    most = executions if executions is not None else inf
     known = list(seeds) + (pool.news() if pool is not None else [])
     for data in seeds:
         campaign.execute(data)
     lines.fresh()
     synced = time.monotonic()
-    while (end is None or time.monotonic() < end) and (
-        executions is None or campaign.executions < executions
-    ):
+    while time.monotonic() < end and time.process_time() < last and campaign.executions < most:
         data = campaign.harness.mutate(_parent(known, chance), chance)
         campaign.execute(data)
         if lines.fresh():
