@@ -13,6 +13,7 @@ from hostile import test_bytes, test_external, test_graphs, test_names, test_num
 from hostile.models import external, layer, nested, nested_bytes
 from hostile.odd_models import ODD_MODELS
 from hostile.odd_operators import ODD_OPERATORS
+from hostile.odd_scopes import ODD_SCOPES
 
 Make = Callable[[], "bytes | onnx.ModelProto"]
 
@@ -135,5 +136,5 @@ def corpus() -> dict[str, Make]:
         found[f"shapes/{name}"] = lambda made=made: made  # type: ignore[misc]
     for name, text in test_names.NAMES.items():
         found[f"names/{name}"] = lambda text=text: test_names._named(text)  # type: ignore[misc]
-    found |= {f"odd/{name}": make for name, make in {**ODD_MODELS, **ODD_OPERATORS}.items()}
+    found |= {f"odd/{name}": make for name, make in {**ODD_MODELS, **ODD_OPERATORS, **ODD_SCOPES}.items()}
     return found

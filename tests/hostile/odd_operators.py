@@ -20,7 +20,7 @@ FLOAT, HUGE = TensorProto.FLOAT, 2**62
 ZERO, NAN, I64 = np.int8(0), np.float32(np.nan), np.int64
 
 
-def _odd(
+def odd(
     op: str,
     inputs: Sequence[str],
     arrays: Mapping[str, Any] | None = None,
@@ -44,7 +44,7 @@ def _odd(
 
 def _in_blocks(depth: int, bits: int, block: int) -> Make:
     """The layer with a product whose weights are in blocks."""
-    return _odd(
+    return odd(
         "MatMulNBits",
         ["y", "q", "s"],
         {"q": np.zeros((4, 1, 16), np.uint8), "s": np.ones(4, np.float32)},
@@ -96,7 +96,7 @@ def _sparse(dims: Sequence[int], places: Any, values: Any) -> Make:
     made = onnx.SparseTensorProto(dims=dims)
     made.values.CopyFrom(onnx.numpy_helper.from_array(np.asarray(values, np.float32), ""))
     made.indices.CopyFrom(onnx.numpy_helper.from_array(np.asarray(places, np.int64), ""))
-    return _odd("Constant", [], sparse_value=made)
+    return odd("Constant", [], sparse_value=made)
 
 
 def _twice(name: str, value: Any, other: Any) -> Make:
@@ -128,10 +128,10 @@ def _body(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str], inputs: Seque
     branch = graph(
         nodes, [tensor(i, None) for i in inputs], [tensor(o, None) for o in outputs], name="branch"
     )
-    return _odd("If", ["c"], {"c": np.bool_(True)}, then_branch=branch, else_branch=branch)
+    return odd("If", ["c"], {"c": np.bool_(True)}, then_branch=branch, else_branch=branch)
 
 
-def _zeros(*shape: int) -> np.ndarray:
+def zeros(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.float32)
 
 
@@ -149,13 +149,13 @@ SCALES = {
 
 ODD_OPERATORS: dict[str, Make] = {
     # attributes and branches
-    "nodes/10001-outputs": _odd("Split", ["y"], outputs=10_001, axis=1),
+    "nodes/10001-outputs": odd("Split", ["y"], outputs=10_001, axis=1),
     "attribute/twice": _twice("axis", 0, 1),
     "attribute/twice-of-two-types": _twice("axis", 0, "one"),
-    "attribute/without-a-name": _odd("Relu", ["y"], **{"": 1}),
-    "attribute/not-a-number": _odd("Elu", ["y"], alpha=float("nan")),
-    "attribute/a-thousand-graphs": _odd("Relu", ["y"], extra=[layer().graph] * 1000),
-    "attribute/a-type": _odd("Optional", [], type=helper.make_tensor_type_proto(FLOAT, [HUGE, HUGE])),
+    "attribute/without-a-name": odd("Relu", ["y"], **{"": 1}),
+    "attribute/not-a-number": odd("Elu", ["y"], alpha=float("nan")),
+    "attribute/a-thousand-graphs": odd("Relu", ["y"], extra=[layer().graph] * 1000),
+    "attribute/a-type": odd("Optional", [], type=helper.make_tensor_type_proto(FLOAT, [HUGE, HUGE])),
     "branch/shadows-a-name": _body([node("Relu", ["y"], ["m"])], ["m"]),
     "branch/reads-what-comes-later": _body([node("Relu", ["z0"], ["r"])], ["r"]),
     "branch/has-inputs": _body([node("Relu", ["i"], ["r"])], ["r"], ["i"]),
@@ -186,49 +186,49 @@ ODD_OPERATORS: dict[str, Make] = {
     "nbits/depth-2-to-the-60": _in_blocks(depth=2**60, bits=4, block=32),
     "nbits/no-blocks": _in_blocks(depth=32, bits=4, block=0),
     "nbits/seven-bits": _in_blocks(depth=32, bits=7, block=32),
-    "division/of-constants-by-zero": _odd("Div", ["one", "zero"], {"one": I64([1, 5]), "zero": I64([0, 0])}),
-    "division/lowest-by-minus-1": _odd(
+    "division/of-constants-by-zero": odd("Div", ["one", "zero"], {"one": I64([1, 5]), "zero": I64([0, 0])}),
+    "division/lowest-by-minus-1": odd(
         "Div", ["low", "minus"], {"low": np.int32([-(2**31)]), "minus": np.int32([-1])}
     ),
-    "remainder/of-constants-by-zero": _odd("Mod", ["one", "zero"], {"one": I64([1, 5]), "zero": I64([0, 0])}),
-    "reshape/overflow": _odd("Reshape", ["y", "s"], {"s": I64([2**32, 2**32])}),
-    "reshape/two-unknowns": _odd("Reshape", ["y", "s"], {"s": I64([-1, -1])}),
-    "resize/not-a-number": _odd("Resize", ["y", "", "s"], {"s": np.float32([np.nan, np.inf])}),
-    "resize/gigantic": _odd("Resize", ["y", "", "s"], {"s": np.float32([1e30, 1])}),
-    "top-k/gigantic": _odd("TopK", ["y", "k"], {"k": I64([HUGE])}, outputs=2),
-    "one-hot/gigantic": _odd(
+    "remainder/of-constants-by-zero": odd("Mod", ["one", "zero"], {"one": I64([1, 5]), "zero": I64([0, 0])}),
+    "reshape/overflow": odd("Reshape", ["y", "s"], {"s": I64([2**32, 2**32])}),
+    "reshape/two-unknowns": odd("Reshape", ["y", "s"], {"s": I64([-1, -1])}),
+    "resize/not-a-number": odd("Resize", ["y", "", "s"], {"s": np.float32([np.nan, np.inf])}),
+    "resize/gigantic": odd("Resize", ["y", "", "s"], {"s": np.float32([1e30, 1])}),
+    "top-k/gigantic": odd("TopK", ["y", "k"], {"k": I64([HUGE])}, outputs=2),
+    "one-hot/gigantic": odd(
         "OneHot", ["i", "d", "v"], {"i": I64([0, 1]), "d": I64(2**40), "v": np.float32([0, 1])}
     ),
-    "random/terabytes": _odd("RandomNormal", [], shape=[2**40]),
-    "split/gigantic": _odd("Split", ["y", "s"], {"s": I64([HUGE, HUGE])}, outputs=2),
-    "lstm/gigantic": _odd(
+    "random/terabytes": odd("RandomNormal", [], shape=[2**40]),
+    "split/gigantic": odd("Split", ["y", "s"], {"s": I64([HUGE, HUGE])}, outputs=2),
+    "lstm/gigantic": odd(
         "LSTM",
         ["q", "w3", "r3"],
-        {"q": _zeros(1, 1, 4), "w3": _zeros(1, 8, 4), "r3": _zeros(1, 8, 2)},
+        {"q": zeros(1, 1, 4), "w3": zeros(1, 8, 4), "r3": zeros(1, 8, 2)},
         hidden_size=2**40,
     ),
-    "einsum/two-ellipses": _odd("Einsum", ["y"], equation="......"),
-    "einsum/ellipses-in-another-domain": _odd("einsum", ["y"], domain="own", equation="...a...->a"),
-    "einsum/no-letters": _odd("Einsum", ["y"], equation="\0\x1b[31m->->"),
-    "pool/strides-0": _odd("MaxPool", ["i"], {"i": _zeros(1, 1, 4, 4)}, kernel_shape=[1, 1], strides=[0, 0]),
-    "conv/dilations-2-to-the-40": _odd(
+    "einsum/two-ellipses": odd("Einsum", ["y"], equation="......"),
+    "einsum/ellipses-in-another-domain": odd("einsum", ["y"], domain="own", equation="...a...->a"),
+    "einsum/no-letters": odd("Einsum", ["y"], equation="\0\x1b[31m->->"),
+    "pool/strides-0": odd("MaxPool", ["i"], {"i": zeros(1, 1, 4, 4)}, kernel_shape=[1, 1], strides=[0, 0]),
+    "conv/dilations-2-to-the-40": odd(
         "Conv",
         ["i", "k"],
-        {"i": _zeros(1, 1, 4, 4), "k": _zeros(1, 1, 2, 2)},
+        {"i": zeros(1, 1, 4, 4), "k": zeros(1, 1, 2, 2)},
         dilations=[2**40, 2**40],
     ),
-    "conv/padding-unknown": _odd(
+    "conv/padding-unknown": odd(
         "Conv",
         ["i", "k"],
-        {"i": _zeros(1, 1, 4, 4), "k": _zeros(1, 1, 2, 2)},
+        {"i": zeros(1, 1, 4, 4), "k": zeros(1, 1, 2, 2)},
         auto_pad="\x1b[31mEVIL",
     ),
-    "unsqueeze/axes-2-to-the-62": _odd("Unsqueeze", ["y", "s"], {"s": I64([HUGE])}),
-    "gather-nd/batch-2-to-the-60": _odd("GatherND", ["y", "s"], {"s": I64([[0]])}, batch_dims=2**60),
-    "slice/steps-0": _odd(
+    "unsqueeze/axes-2-to-the-62": odd("Unsqueeze", ["y", "s"], {"s": I64([HUGE])}),
+    "gather-nd/batch-2-to-the-60": odd("GatherND", ["y", "s"], {"s": I64([[0]])}, batch_dims=2**60),
+    "slice/steps-0": odd(
         "Slice", ["y", "s", "e", "a", "t"], {"s": I64([0]), "e": I64([1]), "a": I64([0]), "t": I64([0])}
     ),
-    "norm/axis-99": _odd("LayerNormalization", ["y", "b"], axis=99),
+    "norm/axis-99": odd("LayerNormalization", ["y", "b"], axis=99),
     "type/double": _of_type(TensorProto.DOUBLE, np.float64),
     "type/float16": _of_type(TensorProto.FLOAT16, np.float16),
     "type/complex": _of_type(TensorProto.COMPLEX64, np.complex64),

@@ -21,8 +21,6 @@ import pytest
 import octavo
 from hostile.models import WIDTH
 from hostile.sandbox import Sandbox
-from octavo.data.audio.features import features_of
-from octavo.data.audio.wav import read_wav
 from octavo.data.feeds import Feeds
 from octavo.data.readers.text_files import lines, text
 from octavo.errors import DataError
@@ -122,6 +120,18 @@ def test_a_hostile_array(sandbox: Sandbox, content: bytes) -> None:
     places.append(sandbox.given / "t.tar.gz")
 
     sandbox.refuses_each([lambda place=place: samples(place) for place in places], DataError)
+
+
+def test_an_array_that_is_there_twice(sandbox: Sandbox) -> None:
+    """Which of the two counts would be a guess, in a file of its own and in an archive."""
+    path = sandbox.given / "a.npz"
+    with zipfile.ZipFile(path, "w") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        for factor in (1, 2):
+            archive.writestr("x.npy", _plain(GOOD * factor))
+    with zipfile.ZipFile(sandbox.given / "a.zip", "w") as archive:
+        archive.write(path, "a.npz")
+    sandbox.refuses(lambda: samples(path), DataError, "twice")
+    sandbox.refuses(lambda: samples(sandbox.given / "a.zip"), DataError, "twice")
 
 
 def _bomb(path: Path, name: str, size: int) -> None:
@@ -413,38 +423,3 @@ def test_the_size_of_an_image_is_read_in_the_same_bounds_as_the_image(sandbox: S
     for name in ("a.png", "b.png", "c.png"):
         path = sandbox.given / name
         sandbox.refuses_each([lambda: open_image(path), lambda: image_size(path)], DataError)  # noqa: B023
-
-
-def _wav(kind: int, channels: int, rate: int, width: int, bits: int, size: int = 400) -> bytes:
-    head = struct.pack("<HHIIHH", kind, channels, rate, rate, width, bits)
-    body = b"fmt " + struct.pack("<I", len(head)) + head + b"data" + struct.pack("<I", size) + bytes(size)
-    return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WAVE" + body
-
-
-SOUNDS: dict[str, bytes] = {
-    "empty": b"",
-    "magic-alone": b"RIFF\0\0\0\0WAVE",
-    "no-bits": _wav(1, 1, 16000, 0, 0),
-    "no-channels": _wav(1, 0, 16000, 2, 16),
-    "many-channels": _wav(1, 65535, 16000, 65535 * 2 & 0xFFFF, 16),
-    "no-rate": _wav(1, 1, 0, 2, 16),
-    "odd-bits": _wav(1, 1, 16000, 1, 7),
-    "an-unknown-kind": _wav(99, 1, 16000, 2, 16),
-    "floats-of-16-bits": _wav(3, 1, 16000, 2, 16),
-}
-
-
-@pytest.mark.parametrize("content", SOUNDS.values(), ids=SOUNDS.keys())
-def test_a_sound_that_comes_from_anybody(sandbox: Sandbox, content: bytes) -> None:
-    (sandbox.given / "a.wav").write_bytes(content)
-    sandbox.refuses(lambda: read_wav(sandbox.given / "a.wav"), DataError, "a.wav")
-
-
-def test_a_sound_that_grows_with_the_rate(sandbox: Sandbox) -> None:
-    (sandbox.given / "a.wav").write_bytes(_wav(1, 1, 1000, 1, 8, 2_000_000))
-    sandbox.refuses(lambda: read_wav(sandbox.given / "a.wav").at(192_000), DataError, "shorter")
-    config = {
-        "feature_extractor_type": "WhisperFeatureExtractor", "sampling_rate": 192_000, "n_fft": 8000,
-        "hop_length": 16, "chunk_length": 300,
-    }  # fmt: skip
-    sandbox.refuses(lambda: features_of(config), DataError, "hop_length")

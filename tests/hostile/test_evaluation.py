@@ -247,6 +247,11 @@ ARRAYS: dict[str, Callable[[Path], object]] = {
     "labels-of-another-length": lambda path: np.savez(path, x=np.zeros((2, WIDTH), np.float32), labels=[1]),
     "labels-of-rank-3": lambda path: np.savez(path, x=np.zeros((1, WIDTH), "f4"), labels=np.zeros((1, 1, 1))),
     "size-in-the-directory-lies": lambda path: _lying(path),
+    "a-pipe": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "an-array-alone": lambda path: path.write_bytes(
+        npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': (2, {WIDTH})}}") + bytes(8 * WIDTH)
+    ),
 }  # fmt: skip
 
 

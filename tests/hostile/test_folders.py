@@ -137,6 +137,23 @@ def test_a_folder_that_comes_from_anybody(
         assert "\x1b" not in str(outcome.value) + outcome.message
 
 
+DATA: dict[str, Change] = {
+    "a-pipe": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "an-array-alone": lambda path: path.write_bytes(b"\x93NUMPY\1\0" + bytes(100)),
+    "garbage": lambda path: path.write_bytes(b"PK\3\4" + b"\xff" * 99),
+    "empty": lambda path: path.write_bytes(b""),
+    "a-folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("make", DATA.values(), ids=DATA.keys())
+def test_arrays_for_a_folder_that_come_from_anybody(sandbox: Sandbox, make: Change) -> None:
+    text_encoder(sandbox.given / "folder")
+    make(sandbox.given / "data.npz")
+    sandbox.refuses(lambda: _quantize(sandbox, sandbox.given / "data.npz"), DataError, "data.npz")
+
+
 def _decoder_changed(change: Callable[[onnx.ModelProto], object]) -> Change:
     def make(folder: Path) -> None:
         path = folder / "model.onnx"

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from octavo.data.images.preprocessing import standardized
 from octavo.data.readers import source_of
 from octavo.data.readers.array_samples import Arrays, cuts
 from octavo.data.readers.image_files import images, images_below
-from octavo.data.readers.numpy_files import archive_arrays
+from octavo.data.readers.numpy_files import archive_arrays, names_within
 from octavo.data.readers.text_files import SUFFIXES as TEXT_SUFFIXES
 from octavo.data.readers.text_files import Text, encode, open_tokenizer, rows, tokenizer_file
 from octavo.data.source import FoundIn, Source, Specs
@@ -235,13 +234,7 @@ def _names_in(data: Any, path: Path | None) -> set[str]:
 
 
 def _stored_names(path: Path) -> set[str]:
-    if path.suffix.lower() != ".npz":
-        return set()
-    try:
-        with np.load(path) as stored:
-            return set(stored.files)
-    except (OSError, ValueError, BadZipFile):
-        return set()  # its reader says what is wrong with it
+    return set(names_within(path)) if path.suffix.lower() == ".npz" and path.is_file() else set()
 
 
 def _sounds(path: Path) -> list[Path]:

@@ -24,6 +24,8 @@ _LIMITS = {  # of the numbers in a configuration, which may come from anybody
     "sampling_rate": (1000, 192_000), "feature_size": (1, 1024), "n_fft": (2, 8000),
     "hop_length": (16, 8000), "chunk_length": (1, 300),
 }  # fmt: skip
+_MOST_NUMBERS = 1 << 24  # samples of a piece, and numbers of its spectrogram
+_BLOCK = 1 << 22  # samples of the windows that are looked at together
 _TOP_MEL_HZ = 8000.0  # of Whisper's mel scale, whatever the rate is
 _WAVEFORM_SECONDS = 30  # pieces that a long clip is cut into where the configuration names no length
 
@@ -49,9 +51,13 @@ class LogMel:
         padded = np.zeros(length, np.float64)
         padded[: samples.size] = samples[:length]
         windows = np.lib.stride_tricks.sliding_window_view(np.pad(padded, edge, "reflect"), self.window)
+        windows = windows[:: self.hop][:-1]  # the last window is left out
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window)
-        power = np.abs(np.fft.rfft(windows[:: self.hop][:-1] * hann)) ** 2  # the last window is left out
-        found = np.log10(np.maximum(mel_filters(self) @ power.T, 1e-10))
+        filters, blocks = mel_filters(self), []
+        for first in range(0, len(windows), step := max(1, _BLOCK // self.window)):
+            power = np.abs(np.fft.rfft(windows[first : first + step] * hann)) ** 2
+            blocks.append(np.log10(np.maximum(filters @ power.T, 1e-10)))
+        found = np.concatenate(blocks, axis=1)
         return np.asarray((np.maximum(found, found.max() - 8) + 4) / 4, np.float32)
 
 
@@ -81,10 +87,12 @@ def features_of(config: Mapping[str, Any]) -> LogMel | Waveform:
             _number(config, "hop_length", 160),
             _number(config, "chunk_length", 30),
         )
-        if found.rate * found.seconds // found.hop * found.window > MAX_SAMPLES:
+        length = found.rate * found.seconds
+        frames = length // found.hop
+        if max(length, frames * found.bins) > _MOST_NUMBERS or frames * found.window > MAX_SAMPLES:
             raise DataError(
-                "preprocessor_config.json: the windows of a piece hold more numbers than fit in memory; "
-                "correct hop_length, n_fft and chunk_length."
+                "preprocessor_config.json: a piece holds more numbers than a model of speech reads at once; "
+                "correct sampling_rate, chunk_length, hop_length, n_fft and feature_size."
             )
         return found
     if kind == _WAVEFORM:

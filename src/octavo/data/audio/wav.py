@@ -35,6 +35,15 @@ class Sound:
         count = max(1, round(self.samples.size * rate / self.rate))
         if count > MAX_SAMPLES:
             raise DataError(f"A clip would have {count} samples at {rate} Hz; cut it into shorter ones.")
+        try:
+            return self._resampled(count)
+        except MemoryError as error:
+            raise DataError(
+                f"A clip of {count} samples at {rate} Hz takes more memory than there is; cut it into "
+                "shorter ones."
+            ) from error
+
+    def _resampled(self, count: int) -> Floats:
         spectrum = np.fft.rfft(self.samples.astype(np.float64))
         bins = count // 2 + 1
         kept = np.zeros(bins, np.complex128)
@@ -55,6 +64,8 @@ def read_wav(path: Path) -> Sound:
         return _parsed(content)
     except (OSError, ValueError, struct.error) as error:
         raise DataError(f"{path} can't be read as WAV: {error}. Convert it, or leave it out.") from error
+    except MemoryError as error:
+        raise DataError(f"{path} takes more memory than there is; cut it into shorter clips.") from error
 
 
 def _parsed(content: bytes) -> Sound:

@@ -23,6 +23,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from octavo.core.files import unique
 from octavo.data.readers.archives import Member, OpenArchive, is_archive, members, refuse_bomb
 from octavo.data.readers.array_samples import Cuts, Shape, cuts, only_input, refuse_unknown
 from octavo.data.source import Array, FoundIn, Sample, Specs, in_order, natural, span
@@ -181,12 +182,19 @@ def archive_arrays(path: Path) -> dict[str, Array]:
         raise _unreadable(path, error) from error
 
 
+def names_within(path: Path) -> list[str]:
+    """Return the names of the arrays of a ``.npz`` file."""
+    try:
+        with _stream(path, None) as stream, zipfile.ZipFile(stream) as archive:
+            return [entry.filename.removesuffix(".npy") for entry in _entries(archive)]
+    except _WRONG as error:
+        raise _unreadable(path, error) from error
+
+
 def plain_array(path: Path) -> Array:
     """Return the array of a ``.npy`` file, whatever it is for; its header is checked first."""
     try:
-        if not path.is_file():
-            raise ValueError("it is not a regular file")
-        with path.open("rb") as stream:
+        with _stream(path, None) as stream:
             _header(stream, _length(stream))
         found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return found
@@ -196,6 +204,8 @@ def plain_array(path: Path) -> Array:
 
 def _stream(file: Path | Member, archive: OpenArchive | None) -> IO[bytes]:
     if isinstance(file, Path):
+        if file.exists() and not file.is_file():
+            raise ValueError("it is not a regular file")
         return file.open("rb")
     if archive is None:
         raise DataError(f"{file} can't be read: its archive is closed.")
@@ -212,7 +222,10 @@ def _unreadable(file: Path | Member, error: Exception) -> DataError:
 
 
 def _entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    return [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
+    """Return the arrays of a ``.npz`` file; which of two of one name counts would be a guess."""
+    found = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
+    unique([(entry.filename, entry) for entry in found])
+    return found
 
 
 def _length(stream: IO[bytes]) -> int:
