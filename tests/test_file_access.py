@@ -61,6 +61,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tempfile.TemporaryDirectory": "the same",
         "tempfile.gettempdir": "where it makes them",
         "shutil.rmtree": "removes them",
+        "np.savez": "arrays of the run in such a folder", "np.load": "the same, without pickle",
     },
     "core/linear_regex.py": {
         "re.compile(text)": "checks the syntax of a recipe's expression; matching never backtracks",
@@ -100,34 +101,27 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "calibration/observe/subgraphs.py": {".FromString()": "a copy of a value of the model at hand"},
     "evaluation/timing/footprint.py": {
-        "np.savez": "the samples for it", "subprocess.run": "measures memory in a process of its own",
+        "subprocess.run": "measures memory in a process of its own",
     },
     "evaluation/timing/footprint_process.py": {
         ".read_text()": "the request, and the kernel's figures", ".write_text()": "the answer",
-        "np.load": "the samples, without pickle",
     },
     "evaluation/timing/latency.py": {".read_text()": "the kernel's figures of threads"},
-    "evaluation/timing/profiler.py": {
-        "onnx.load": "the model that the runtime wrote",
-    },
     "folders/beside.py": {
         "shutil.copyfile": "regular files of the folder, into the staged output",
         ".unlink()": "a model of the staged output",
         "shutil.rmtree": "the staged output, and the one that it replaces",
     },
-    "folders/samples.py": {"np.savez": "samples of the run", "np.load": "the same, without pickle"},
     "folders/making.py": {".unlink()": "a variant of the staged output that does not hold"},
     "model/prepare/shapes.py": {
-        "onnx.load": "the answer of the process", ".write_bytes()": "the request to it",
+        ".write_bytes()": "the request to it",
         "subprocess.run": "shape inference of onnx in a process of its own, as it may crash",
     },
     "model/runtime/session.py": {
-        "onnx.load": "the model that the runtime optimized", ".write_bytes()": "a model of the run",
+        ".write_bytes()": "a model of the run",
     },
-    "model/runtime/verification.py": {"onnx.load": "the result just written"},
     "reporting/html/page.py": {".read_text()": "the page's assets, a part of the package"},
     "tuning/measure.py": {
-        "np.load": "answers that a trial wrote, without pickle", "np.savez": "the same",
         "os.link": "a model of the run", "shutil.copyfile": "the same, on another file system",
     },
     # other processes: they are told by Octavo what to do, through pipes that only it holds

@@ -17,6 +17,12 @@ import re
 import shutil
 import stat
 import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from octavo.core import leftovers
 
@@ -34,6 +40,21 @@ def lasting_folder() -> str:
     """Return a new folder that the caller removes."""
     sweep_once()
     return tempfile.mkdtemp(prefix=_prefix())
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Keep arrays in a file of such a folder; texts, which come as objects, become of a fixed width."""
+    content: dict[str, Any] = {
+        f"a{i}": array.astype(np.str_) if array.dtype.kind == "O" else array
+        for i, array in enumerate(map(np.asarray, arrays.values()))
+    }
+    np.savez(path, names=np.array(list(arrays), dtype=np.str_), **content)
+
+
+def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that were kept."""
+    with np.load(path, allow_pickle=False) as stored:
+        return {str(name): stored[f"a{i}"] for i, name in enumerate(stored["names"].tolist())}
 
 
 def sweep_once() -> None:

@@ -24,6 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.engines import Engine
+from octavo.core import scratch
 from octavo.core.progress import Progress
 from octavo.errors import ModelError, OctavoError
 from octavo.evaluation.task import F64
@@ -79,7 +80,9 @@ class Judging:
             if name not in opened:
                 opened.clear()
                 opened[name] = Session.open(self.folder / name, threads=threads or None, trusted=True)
-            sample, expected = (_load(self.folder / f"{kind}{number}.npz") for kind in ("sample", "answer"))
+            sample, expected = (
+                scratch.load_arrays(self.folder / f"{kind}{number}.npz") for kind in ("sample", "answer")
+            )
             return tallies(self.outputs, expected, opened[name].run(sample), sample)
 
         yield judge
@@ -90,21 +93,6 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _load(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as archive:
-        names = archive["names"].tolist()
-        return {str(name): archive[f"a{i}"] for i, name in enumerate(names)}
-
-
-def _save(path: Path, arrays: Feed) -> None:
-    # Texts come as objects, which are not read back without running code.
-    content: dict[str, Any] = {
-        f"a{i}": array.astype(np.str_) if array.dtype.kind == "O" else array
-        for i, array in enumerate(map(np.asarray, arrays.values()))
-    }
-    np.savez(path, names=np.array(list(arrays), dtype=np.str_), **content)
 
 
 class Reference:
@@ -128,8 +116,8 @@ class Reference:
             began = time.process_time()
             answer = session.run(sample, names)
             taken.append(time.process_time() - began)
-            _save(folder / f"sample{number}.npz", sample)
-            _save(folder / f"answer{number}.npz", answer)
+            scratch.save_arrays(folder / f"sample{number}.npz", sample)
+            scratch.save_arrays(folder / f"answer{number}.npz", answer)
             if self.language is None:  # logits of all samples are large, and it is known what they are
                 answers.append(answer)
         found = Outputs.of_language_model(self.language) if self.language else outputs_of(answers, samples[0])
@@ -168,8 +156,8 @@ class Reference:
         first, places = len(self.samples), 0.0
         for number, sample in enumerate(itertools.islice(self._more, MAX_MORE), first):
             answer = self.session.run(sample)
-            _save(self.job.folder / f"sample{number}.npz", sample)
-            _save(self.job.folder / f"answer{number}.npz", answer)
+            scratch.save_arrays(self.job.folder / f"sample{number}.npz", sample)
+            scratch.save_arrays(self.job.folder / f"answer{number}.npz", answer)
             self._counted_too = range(first, number + 1)
             places += sum(tally.places for tally in tallies(self.job.outputs, answer, answer, sample))
             if places >= COUNTED_ANSWERS:

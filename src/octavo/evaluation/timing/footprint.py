@@ -43,8 +43,7 @@ def footprint(model: Path, feed: Feeds, specs: Sequence[InputSpec], threads: int
     """Load and run a model in a fresh interpreter, and return what that took."""
     with scratch.folder() as name:
         folder = Path(name)
-        arrays: dict[str, Any] = {f"a{i}": _storable(feed[spec.name]) for i, spec in enumerate(specs)}
-        np.savez(folder / "feeds.npz", **arrays)
+        scratch.save_arrays(folder / "feeds.npz", {spec.name: _storable(feed[spec.name]) for spec in specs})
         request = {"model": str(model), "threads": threads, "feeds": str(folder / "feeds.npz")}
         write_text(folder / "request.json", json.dumps(request))
         command = [
@@ -68,7 +67,5 @@ def footprint(model: Path, feed: Feeds, specs: Sequence[InputSpec], threads: int
 
 
 def _storable(array: Any) -> Any:
-    """Return types that numpy's files do not have as bits, and texts in a fixed width."""
-    if array.dtype.kind == "V":
-        return array.view(np.uint16)
-    return array.astype(str) if array.dtype.kind == "O" else array
+    """Return types that numpy's files do not have as bits."""
+    return array.view(np.uint16) if array.dtype.kind == "V" else array

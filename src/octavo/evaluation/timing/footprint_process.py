@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from octavo.core import scratch
 from octavo.errors import OctavoError
 from octavo.model.runtime.session import InputSpec, Session, runtime_ir_limit
 
@@ -62,8 +62,8 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
 
 def _feeds(path: Path, specs: Sequence[InputSpec]) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays by input, in the types of the inputs."""
-    with np.load(path, allow_pickle=False) as archive:
-        return {spec.name: _typed(archive[f"a{index}"], spec) for index, spec in enumerate(specs)}
+    arrays = scratch.load_arrays(path)
+    return {spec.name: _typed(arrays[spec.name], spec) for spec in specs}
 
 
 def _typed(array: npt.NDArray[Any], spec: InputSpec) -> npt.NDArray[Any]:

@@ -20,6 +20,7 @@ from octavo.core import scratch
 from octavo.core.files import read_bytes
 from octavo.errors import ModelError
 from octavo.evaluation.task import Feeds
+from octavo.model.files.reading import written_message
 from octavo.model.graph.dequantized import Between, between
 from octavo.model.graph.operators import SUBGRAPH_ATTRIBUTES
 from octavo.model.runtime.session import Session, weights_beside
@@ -117,7 +118,7 @@ def _open(
     config = weights_beside(1 << 10)
     try:
         session = Session.open(model, threads=threads, profile=profile, optimized_to=dumped, config=config)
-        graph = onnx.load(str(dumped), load_external_data=False).graph
+        graph = written_message(dumped).graph
     except (ModelError, OSError, ValueError):
         return Session.open(model, threads=threads, profile=profile), None
     return session, graph

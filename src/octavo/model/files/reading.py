@@ -61,9 +61,14 @@ def from_proto(
 
 def message_of(path: Path) -> onnx.ModelProto:
     """Read a model file as protobuf; references to external weights stay as they are."""
-    proto = _parsed(_opened(path)[1].data, str(path))
+    proto = written_message(path)
     check_model(proto, str(path), {})
     return proto
+
+
+def written_message(path: Path) -> onnx.ModelProto:
+    """The same for a file that this run has written, or the runtime for it: it is not checked."""
+    return _parsed(_opened(path)[1].data, str(path))
 
 
 def files_of(path: Path) -> set[Path]:

@@ -19,6 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from octavo.core import scratch
+from octavo.model.files.reading import written_message
 from octavo.model.files.serialize import add_info, add_tensor, content, skeleton
 from octavo.model.graph import protos, query
 from octavo.model.graph.oversized import refuse_oversized
@@ -60,7 +61,7 @@ def infer_symbolically(model: ir.Model, settings: Mapping[str, int] | None = Non
                 capture_output=True,
                 timeout=_PATIENCE,
             )
-            inferred = onnx.load(target, load_external_data=False)
+            inferred = written_message(target)
         except subprocess.TimeoutExpired:
             return 0, [f"Symbolic shape inference did not end within {_PATIENCE} s; {_STILL_OPEN}."]
         except subprocess.CalledProcessError as error:

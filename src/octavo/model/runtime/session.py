@@ -28,6 +28,7 @@ import onnx_ir as ir
 from octavo.core import scratch
 from octavo.core.cpu import checked_threads
 from octavo.errors import DataError, ModelError
+from octavo.model.files.reading import written_message
 from octavo.model.graph import meta
 from octavo.model.graph.meta import describe
 from octavo.model.runtime import bfloat16
@@ -388,7 +389,7 @@ def symbolic_shapes() -> None:
 
     source, target, *more = sys.argv[1:]
     settings = {"auto_merge": True, "guess_output_rank": False, **(json.loads(more[0]) if more else {})}
-    proto = onnx.load(source, load_external_data=False)
+    proto = written_message(Path(source))
     inferred = SymbolicShapeInference.infer_shapes(proto, **settings)
     if inferred is None:
         raise SystemExit("the inference is incomplete")

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from octavo.errors import DataError, ModelError, OutputError
 from octavo.model.files import io
+from octavo.model.files.reading import written_message
 from octavo.model.graph import protos
 from octavo.model.runtime.samples import guesses
 from octavo.model.runtime.session import NO_SPINNING, Array, Feeds, Session
@@ -143,7 +144,7 @@ def _runs_in_pieces(
     """Whether a file's graph runs piece by piece; if it does not, the whole of it tells why."""
     if isinstance(model, ir.Model) or _file_bytes(model) > LARGE_MODEL_BYTES:
         return False
-    proto = onnx.load(str(model), load_external_data=False)
+    proto = written_message(Path(model))
 
     def run(part: bytes, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         session = Session.open(
