@@ -202,6 +202,8 @@ BAD = [
     ({"corner": [1.0]}, "corner: expected 2 items"),
     ({"corner": [1.0, 2.5]}, r"corner\[1\]: expected a whole number, found 2.5"),
     ({"corner": [1.0, True]}, r"corner\[1\]: expected a whole number"),
+    ({"corner": [1.0, 1 << 63]}, r"corner\[1\]: expected a whole number, found 9223372036854775808"),
+    ({"corner": [1.0, 1 << 20000]}, r"corner\[1\]: expected a whole number, found a very large int"),
     ({"corner": "ab"}, "corner: expected a list"),
     ({"table": []}, "table: expected a mapping"),
     ({"table": {"x": "y"}}, "table.x: expected a whole number"),

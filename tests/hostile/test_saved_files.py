@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import octavo
-from hostile.models import feeds, layer
+from hostile.models import feeds, layer, quantized
 from hostile.sandbox import Sandbox
 from octavo.calibration import saved, tables
 from octavo.calibration.tables import stock_cache
 from octavo.core.plan import Plan
+from octavo.core.recipe import Override
 from octavo.core.stats import Range
 from octavo.errors import OctavoError, RecipeError, TableError
 
@@ -232,6 +233,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "no-utf8": ("r.yaml", "\udcff"),
     "timestamp-wrong": ("r.yaml", "steps: 2020-99-99"),
     "number-of-10000-digits": ("r.yaml", "calibration_samples: " + "9" * 10_000),
+    "number-of-5000-hex-digits": ("r.yaml", "base: W8A8\ncalibration_samples: 0x" + "f" * 5000),
     "session-option": ("r.yaml", "session_options: {optimized_model_filepath: /tmp/octavo-was-here}"),
     "custom-library": ("r.yaml", "custom_ops: [/tmp/evil.so]"),
     "provider": ("r.yaml", "providers: [Evil]"),
@@ -251,6 +253,18 @@ def test_a_hostile_recipe(sandbox: Sandbox, name: str, text: str) -> None:
         return octavo.plan(layer(), octavo.Recipe.load(path), target=octavo.Recipe.load(path).target)
 
     sandbox.refuses(planned, RecipeError)
+
+
+@pytest.mark.parametrize(
+    ("scale", "zero_point", "words"),
+    [
+        (0.1, 1 << 80, "zero point"), (0.1, -(1 << 70), "zero point"), (1e-60, 0, "float32"),
+        (1e60, 0, "float32"),
+    ],
+)  # fmt: skip
+def test_parameters_that_no_type_has(sandbox: Sandbox, scale: float, zero_point: int, words: str) -> None:
+    recipe = octavo.W8A8.but(overrides=[Override("x", scale=(scale,), zero_point=(zero_point,))])
+    sandbox.refuses(lambda: quantized(layer(), sandbox.out, feeds(), recipe=recipe), RecipeError, words)
 
 
 def _flat(*numbers: int) -> bytes:

@@ -170,12 +170,17 @@ def decode(kind: Any, data: Any, path: str = "") -> Any:
     if kind is float:
         return _decode_float(data, path)
     if kind in (str, int, bool):
-        fits = isinstance(data, kind) and not (kind is int and isinstance(data, bool))
+        fits = isinstance(data, kind) and (kind is not int or _is_number(data))
         _expect(fits, path, _NAMES[kind], data)
         return data
     if kind is Any:
         return data
     raise RecipeError(f"{path or 'The value'}: can't read {_shown(data)} as {kind}.")
+
+
+def _is_number(data: int) -> bool:
+    """Whether this is a whole number of 64 bits; more is neither shown nor computed with."""
+    return not isinstance(data, bool) and -(1 << 63) <= data < 1 << 63
 
 
 def _decode_union(kind: Any, data: Any, path: str) -> Any:

@@ -265,11 +265,16 @@ def _fixed(
         )
     if any(s <= 0 for s in scale) or len(scale) != len(zero):
         raise RecipeError(f"{key}: scales must be positive, and as many as zero points.")
-    scales = np.asarray(scale, np.float32)
-    zeros = np.asarray(zero, np.int64)
+    with np.errstate(over="ignore"):
+        scales = np.asarray(scale, np.float32)
+    for given, kept in zip(scale, scales, strict=True):
+        if not 0 < kept < np.inf:
+            raise RecipeError(f"{key}: a scale of {given:g} is none in float32; give another one.")
     info = scheme.qtype
-    if not info.is_float and (zeros.min() < info.qmin or zeros.max() > info.qmax):
-        raise RecipeError(f"{key}: the zero point does not fit {info} ({info.qmin}…{info.qmax}).")
+    low, high = (0, 0) if info.is_float else (info.qmin, info.qmax)
+    if not all(low <= one <= high for one in zero):
+        raise RecipeError(f"{key}: the zero point does not fit {info} ({low}…{high}).")
+    zeros = np.asarray(zero, np.int64)
     if isinstance(grain, PerTensor):
         scales, zeros = scales.reshape(()), zeros.reshape(())
     elif isinstance(grain, PerBlock):
