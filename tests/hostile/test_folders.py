@@ -329,6 +329,10 @@ TEMPLATES = {
     "a-long-text": "{{ '%100000000d' % 1 }}",
     "a-longer-text": "{{ 'a' * 10**11 }}",
     "no-template": "{% for",
+    "loops-in-loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "a-power": "{{ 10 ** (10 ** 10) }}",
+    "ten-gigabytes": "{{ 'a'.ljust(10 ** 10) }}",
+    "a-long-answer": "{{ 'a'.ljust(2 ** 25) }}",
     "a-refusal": "{{ raise_exception('no') }}",
 }
 

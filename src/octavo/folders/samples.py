@@ -178,26 +178,27 @@ class _Reader:
     def _texts(
         self, texts: Any, tokenizer: Path, max_length: int | None, column: str | None
     ) -> Iterator[Sample]:
-        chat, file = ChatTemplate(self.folder), tokenizer_file(tokenizer)
+        file = tokenizer_file(tokenizer)
         loaded = open_tokenizer(file)
         loaded.no_padding()
         loaded.enable_truncation(max_length or MAX_LENGTH)
-        for place, row in rows(texts, column):
-            is_chat = isinstance(row, list)
-            text = chat.text(row, place) if is_chat else row
-            if not isinstance(text, str):
-                raise DataError(
-                    f"{place} is of type {type(text).__name__}; it must be a text or a conversation."
-                )
-            if not text.strip():
-                continue
-            (found,) = encode(loaded, [text], file, special=not is_chat)  # a template writes them itself
-            if found.ids:
-                yield {
-                    "input_ids": np.array([found.ids], np.int64),
-                    "attention_mask": np.array([found.attention_mask], np.int64),
-                    "token_type_ids": np.array([found.type_ids], np.int64),
-                }
+        with ChatTemplate(self.folder) as chat:
+            for place, row in rows(texts, column):
+                is_chat = isinstance(row, list)
+                text = chat.text(row, place) if is_chat else row
+                if not isinstance(text, str):
+                    raise DataError(
+                        f"{place} is of type {type(text).__name__}; it must be a text or a conversation."
+                    )
+                if not text.strip():
+                    continue
+                (found,) = encode(loaded, [text], file, special=not is_chat)  # a template writes them itself
+                if found.ids:
+                    yield {
+                        "input_ids": np.array([found.ids], np.int64),
+                        "attention_mask": np.array([found.attention_mask], np.int64),
+                        "token_type_ids": np.array([found.type_ids], np.int64),
+                    }
 
     def _arrays(self, data: Any, path: Path | None, part: Part | None) -> Iterator[Sample]:
         """Samples of one part, whatever their reader."""
