@@ -33,6 +33,7 @@ from octavo.folders.samples import Array, Item
 from octavo.model.runtime.session import Session
 
 MOST_TOKENS = 224  # of a transcript: half of what Whisper writes at most, and more than half a minute has
+_MOST_WORDS = 10 * MOST_TOKENS  # of the label of a piece; comparing takes as long as both texts multiplied
 # Chinese and Japanese are written without spaces: their signs count as words.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+(?:['’-][^\W]+)*")
 _DELIMITER = "|"  # between words in the vocabularies of wav2vec 2.0
@@ -69,6 +70,17 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
+def _said(item: Item) -> list[str]:
+    """The words that a clip is labelled with."""
+    found = words(str(item.label))
+    if len(found) > _MOST_WORDS * len(item.pieces):
+        raise DataError(
+            f"A clip is labelled with {len(found)} words ({' '.join(found[:8])[:80]} …), more than anyone says"
+            " in it; give its own transcript."
+        )
+    return found
+
+
 def word_errors(found: Sequence[str], expected: Sequence[str]) -> int:
     """The fewest words to insert, delete and replace that turn one text into the other."""
     row = list(range(len(expected) + 1))
@@ -102,7 +114,7 @@ class Transcripts:
         made = cls(pipeline, chosen, text, states)
         heard = made.heard({})
         if labelled:
-            expected = [words(str(item.label)) for item in labelled]
+            expected = [_said(item) for item in labelled]
             errors = list(map(word_errors, heard, expected))
             made = replace(made, expected=expected, float_errors=errors)
         else:
