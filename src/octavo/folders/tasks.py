@@ -75,8 +75,8 @@ def _said(item: Item) -> list[str]:
     found = words(str(item.label))
     if len(found) > _MOST_WORDS * len(item.pieces):
         raise DataError(
-            f"A clip is labelled with {len(found)} words ({' '.join(found[:8])[:80]} …), more than anyone says"
-            " in it; give its own transcript."
+            f"A clip is labelled with {len(found)} words ({' '.join(found[:8])[:80]} …), more than anyone"
+            " says in it; give its own transcript."
         )
     return found
 
