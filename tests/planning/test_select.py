@@ -168,3 +168,19 @@ def test_an_excluded_where_keeps_its_float_inputs_and_the_model_runs(style: str)
     assert ops(result)["QLinearWhere"] == 0
     assert not [k for k in result.plan.entries if k.consumer == "Where_0"]
     assert error(result, proto, data) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"exclude": ("n?",) * 5000}, "5000 patterns for 4000 nodes"),
+        ({"include": ("re:n.",) * 5000}, "5000 patterns for 4000 nodes"),
+        ({"overrides": (octavo.Override("t*", method=octavo.MinMax()),) * 5000}, "5000 patterns for 6001 t"),
+    ],
+    ids=["exclude", "include", "overrides"],
+)
+def test_more_patterns_than_can_be_tried_on_all_names_are_refused(
+    settings: dict[str, object], what: str
+) -> None:
+    with pytest.raises(RecipeError, match=what):
+        octavo.plan(builders.chain(4000), recipe=octavo.W8A8.but(**settings))

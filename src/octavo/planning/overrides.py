@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -12,11 +12,16 @@ from octavo.core.plan import GRAPH_OUTPUT, Derived, Dynamic, Entry, Key, Shared
 from octavo.core.recipe import Override, Placement, Recipe
 from octavo.errors import RecipeError, closest
 from octavo.model.graph import query
+from octavo.planning.selection import check_tries
+
+_SIGNS = frozenset("*?[")  # of patterns
 
 
 def kept_in_float(recipe: Recipe, model: ir.Model) -> dict[str, str]:
     """Return the tensors that overrides keep float, with the reason that the plan gives for it."""
     found: dict[str, str] = {}
+    values = query.values(model) if recipe.overrides else {}
+    check_tries(sum(_is_pattern(one.tensor) for one in recipe.overrides), len(values), "tensors")
     for override in recipe.overrides:
         if not override.keep_float:
             continue
@@ -25,9 +30,9 @@ def kept_in_float(recipe: Recipe, model: ir.Model) -> dict[str, str]:
                 f"Override of {override.tensor!r}: keep_float holds for all consumers of a tensor; leave"
                 " consumers out, or exclude those nodes."
             )
-        names = [name for name in query.values(model) if _fits(name, override)]
+        names = _names(override, values)
         if not names:
-            raise _unknown(override, query.values(model))
+            raise _unknown(override, values)
         found.update(dict.fromkeys(names, f"an override of {override.tensor!r} keeps it in float"))
     return found
 
@@ -46,27 +51,47 @@ def apply(entries: dict[Key, Entry], recipe: Recipe, model: ir.Model) -> dict[Ke
     With the placement ``listed`` an override of a tensor that is not quantized or follows others is ignored.
     """
     listed = recipe.placement is Placement.LISTED
+    values = query.values(model) if recipe.overrides else {}
+    entries, keys = dict(entries), _by_tensor(entries)
     for override in recipe.overrides:
         if override.keep_float:
             continue  # the planner went around these
-        hits = [k for k in entries if _fits(k.tensor, override)]
+        hits = [key for name in _names(override, keys) for key in keys[name]]
         if not hits:
-            if listed and override.tensor in query.values(model):
+            if listed and override.tensor in values:
                 continue
-            if any(_fits(name, override) for name in query.values(model)):
+            if _names(override, values):
                 raise RecipeError(
                     f"Override of {override.tensor!r}: the tensor exists but is not quantized here;"
                     " include the node that reads or makes it first."
                 )
-            raise _unknown(override, {k.tensor for k in entries})
+            raise _unknown(override, keys)
         if override.consumers is None:
             if listed:
                 hits = [k for k in hits if not isinstance(entries[k], Derived | Shared | Dynamic)]
-            found = set(hits)
-            entries = {k: override.changed(k, e) if k in found else e for k, e in entries.items()}
+            entries |= {k: override.changed(k, entries[k]) for k in hits}
         else:
             entries = _converted(entries, override, hits, model)
+            keys = _by_tensor(entries)
     return entries
+
+
+def _by_tensor(entries: Iterable[Key]) -> dict[str, list[Key]]:
+    found: dict[str, list[Key]] = {}
+    for key in entries:
+        found.setdefault(key.tensor, []).append(key)
+    return found
+
+
+def _names(override: Override, names: Collection[str]) -> list[str]:
+    """Return the tensors that an override means, of these."""
+    if not _is_pattern(override.tensor):
+        return [override.tensor] if override.tensor in names else []
+    return [name for name in names if _fits(name, override)]
+
+
+def _is_pattern(name: str) -> bool:
+    return not _SIGNS.isdisjoint(name)
 
 
 def _unknown(override: Override, names: Collection[str]) -> RecipeError:
@@ -76,7 +101,8 @@ def _unknown(override: Override, names: Collection[str]) -> RecipeError:
 
 
 def _fits(tensor: str, override: Override) -> bool:
-    return tensor == override.tensor or fnmatch.fnmatchcase(tensor, override.tensor)
+    is_it = tensor == override.tensor
+    return is_it or (_is_pattern(override.tensor) and fnmatch.fnmatchcase(tensor, override.tensor))
 
 
 def _converted(

@@ -17,6 +17,15 @@ from octavo.model.graph.query import subgraphs
 from octavo.ops import RULES
 
 
+_MOST_TRIES = 1 << 24  # of patterns on nodes: seconds for globs, more for expressions
+
+
+def check_tries(patterns: int, names: int, what: str) -> None:
+    """Refuse more patterns than can be tried on all names; a name itself is looked up, and costs nothing."""
+    if patterns * names > _MOST_TRIES:
+        raise RecipeError(f"{patterns} patterns for {names} {what} take too long; give fewer, or names.")
+
+
 class Selection:
     """The nodes that a recipe lets in, and why the others are out.
 
@@ -31,6 +40,8 @@ class Selection:
         self._by_name = {node.name or "": node for node in nodes}
         self._op_of = {name: node.op_type for name, node in self._by_name.items()}
         self._original = original or {}
+        wanted = (*recipe.include, *recipe.exclude, *recipe.dynamic_nodes)
+        check_tries(sum(callable(one) or one not in self._by_name for one in wanted), len(nodes), "nodes")
         self._op_types = frozenset(recipe.op_types) if recipe.op_types is not None else None
         if self._op_types is not None and recipe.placement is not Placement.LISTED:
             self._check_op_types(self._op_types)
