@@ -16,7 +16,6 @@ from octavo.errors import RecipeError, closest
 from octavo.model.graph.query import subgraphs
 from octavo.ops import RULES
 
-
 _MOST_TRIES = 1 << 24  # of patterns on nodes: seconds for globs, more for expressions
 
 

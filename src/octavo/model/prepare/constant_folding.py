@@ -4,8 +4,8 @@ What depends on constants alone is computed once, by the runtime itself, in one 
 model. Left alone: quantization (``DequantizeLinear`` of a weight is what quantized models are made of),
 random numbers, results that outgrow what they are made from, a large weight that a node which can't be folded
 reads too (it would be stored twice), and half-precision weights widened on use (they would double in size).
-What all results may add is bounded by the size of the model: a table of sines that a few nodes compute is left
-to the runtime, which computes it at load, where storing it would cost more than quantization gains.
+What all results may add is bounded by the size of the model: a table of sines that a few nodes compute is
+left to the runtime, which computes it at load, where storing it would cost more than quantization gains.
 Several nodes may share a large weight, as the Slices do that take an LSTM's gates apart: they are folded
 together, and growth is counted over all of them.
 """
@@ -46,7 +46,9 @@ class Folded(NamedTuple):
 
 def budget_of(model: ir.Model) -> int:
     """Return how many bytes, as a quantized model stores them, folding may add to a model."""
-    stored = sum(_stored_bytes(value) or 0 for graph in model.graphs() for value in graph.initializers.values())
+    stored = sum(
+        _stored_bytes(value) or 0 for graph in model.graphs() for value in graph.initializers.values()
+    )
     return min(max(stored // _SHARE, _LEAST_BUDGET), _MOST_BUDGET)
 
 
