@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from octavo import errors
-from octavo.errors import OctavoError, closest
+from octavo.errors import DataError, OctavoError, closest
 
 
 def test_closest_names_the_nearest_first() -> None:
@@ -40,3 +40,14 @@ def test_closest_takes_any_iterable() -> None:
 def test_every_error_is_an_OctavoError(name: str) -> None:
     assert issubclass(getattr(errors, name), OctavoError)
     assert name in (errors.__doc__ or "")
+
+
+def test_words_of_another_library_end_in_one_full_stop() -> None:
+    for words, due in (
+        ("the header differs", "the header differs."),
+        ("the header differs..", "the header differs."),
+        ("'x.npy' differ..", "'x.npy' differ."),
+        ("and so on...", "and so on..."),
+        ("look in ..", "look in .."),
+    ):
+        assert str(DataError(words)) == due

@@ -24,6 +24,7 @@ from collections.abc import Iterable
 _MAX_NAME_LENGTH, _MAX_NAMES = 200, 5000
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_TWO_STOPS = re.compile(r"(?<=[\w'\")\]])\.\.$")
 _WORD, _MESSAGE = 400, 8000  # characters
 
 
@@ -65,8 +66,8 @@ def _tame(message: str) -> str:
 
 
 def _ended(message: str) -> str:
-    """End a sentence whose last words are another library's, which may have no full stop."""
-    text = message.rstrip()
+    """End a sentence whose last words are another library's, which may have no full stop, or its own."""
+    text = _TWO_STOPS.sub(".", message.rstrip())
     return f"{text}." if text and text[-1] not in ".?!…:" else text
 
 
