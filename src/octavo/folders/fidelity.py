@@ -153,7 +153,10 @@ class Reference:
         """The outputs for each feed, without the cache of a decoder, whose errors show in its logits."""
         session = Session.open(path, threads=self.threads)
         names = [name for name in self.part.outputs if not (self._generates and name.startswith("present"))]
-        answers = [session.run(feed, names) for feed in self.feeds]
+        answers = [
+            {name: value for name, value in session.run(feed, names).items() if isinstance(value, np.ndarray)}
+            for feed in self.feeds
+        ]
         if self.reader is not None:
             decoder = Session.open(self.reader.part.path, threads=self.threads)
             for states, feed in zip(answers, self.reader.feeds, strict=True):

@@ -33,7 +33,7 @@ DATA_TYPES: Mapping[FloatType, ir.DataType] = {
 # Rounding normal numbers leaves 74 dB in float16 and 56 dB in bfloat16: with less, something else was lost.
 MIN_SQNR_DB: Mapping[FloatType, float] = {FloatType.FLOAT16: 50.0, FloatType.BFLOAT16: 40.0}
 MIN_STORED_VALUES = 1024  # a smaller weight saves less than the Cast that restores it costs
-MIN_EXACT_VALUES = 1 << 16  # below, the bytes saved are not worth a Cast that nobody asked for
+MIN_EXACT_VALUES = 1 << 16  # below, the bytes saved are not worth a Cast that nobody requested
 _AT_ONCE = 1 << 20  # values that are compared at a time
 _MASK_DEPTH = 64  # nodes that are followed from a constant to the Softmax that its mask is for
 
