@@ -202,3 +202,20 @@ def test_language_models_are_timed_with_the_cache_of_a_prompt(tmp_path: Path) ->
     assert first.token_ratio is None and second.token_ratio is not None
     assert "written tokens/s" in str(result) and "cache (65 tokens)" in str(result)
     assert result.to_dict()["models"][1]["decoding"]["prefill"]["median"] > 0
+
+
+def test_models_with_inputs_of_other_float_types_are_compared(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    weight = rng.standard_normal((16, 4)).astype(np.float32)
+    source = model(
+        [node("MatMul", ["x", "w"], ["y"])], [tensor("x", ["n", 16])], [tensor("y", ["n", 4])], {"w": weight}
+    )
+    path, half = save(source, tmp_path / "float.onnx"), tmp_path / "half.onnx"
+    octavo.quantize(path, float_type="fp16:compute", io="fp16", output=half)
+    images = rng.standard_normal((20, 16)).astype(np.float32)
+    labels = (images @ weight).argmax(1)
+    found = octavo.bench(path, half, [{"x": images}], seconds=0.01, clock="cpu")
+    assert found.ratio is not None
+    np.savez(tmp_path / "data.npz", x=images, labels=labels)
+    result = octavo.evaluate(half, tmp_path / "data.npz", against=path)
+    assert result["top1"] == pytest.approx(1.0, abs=0.06)

@@ -448,6 +448,8 @@ CASES = [
     Case("OCT702", "vanished constant", lambda: half_root(1e-7), lambda: half_root(1e-3)),
     Case("OCT703", "scales of Resize", lambda: half_resize(True), lambda: half_resize(False), runs=False),
     Case("OCT704", "there and back", lambda: half_casts(True), lambda: half_casts(False)),
+    Case("OCT705", "weight cut off at 65504", lambda: half_weight(65504.0), lambda: half_weight(60000.0)),
+    Case("OCT705", "weight cut off at 10000", lambda: half_weight(-1e4), lambda: half_weight(-1.1e4)),
 ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -70,17 +71,26 @@ def filled(
     return feed
 
 
-def with_own_cache(
+def both_float(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
+    """Whether both types are floats, of which one can be read as the other."""
+    return all(kind.kind == "f" or kind.name == "bfloat16" for kind in (one, other))
+
+
+def with_own_types(
     feed: Mapping[str, Array], specs: Sequence[InputSpec], *, timed: bool = False
 ) -> dict[str, Array]:
-    """Return a feed as a model reads it whose cache may have another type.
+    """Return a feed as a model reads it whose floats, or whose cache, may have other types.
 
-    It has to be empty. One that is only timed may be as long as it is, and is zeros then.
+    A cache of integers has to be empty. One that is only timed may be as long as it is, and is zeros then.
     """
     own: dict[str, Array] = {}
     for spec in specs:
         given = feed.get(spec.name)
-        if given is not None and given.dtype != spec.dtype and is_past(spec):
+        if given is None or given.dtype == spec.dtype:
+            continue
+        if both_float(given.dtype, spec.dtype):
+            own[spec.name] = given.astype(spec.dtype)
+        elif is_past(spec):
             if given.size and not timed:
                 raise ModelError(
                     f"The cache {spec.name!r} of a model is {spec.dtype}, and the data holds one of"

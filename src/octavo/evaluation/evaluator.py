@@ -12,7 +12,7 @@ from typing import Any, cast
 from octavo.calibration.engines import Engine, engine_of
 from octavo.core.outputs import note_inputs
 from octavo.core.progress import Progress
-from octavo.data.decoder import with_own_cache
+from octavo.data.decoder import with_own_types
 from octavo.errors import DataError, RecipeError
 from octavo.evaluation import metric_intervals
 from octavo.evaluation.model_paths import check_same_inputs, model_title, runnable_path
@@ -190,7 +190,7 @@ class Inference:
 
         def run(batch: Batch) -> Rows:
             feed = self.processing.feed(batch)
-            outputs = [session.run(with_own_cache(feed, session.inputs)) for session in sessions]
+            outputs = [session.run(with_own_types(feed, session.inputs)) for session in sessions]
             if self.reference is None or not hasattr(self.processing, "rows_beside"):
                 return [self.processing.rows(one, batch, feed) for one in outputs]
             rows_beside = cast(ReferenceProcessing, self.processing).rows_beside

@@ -11,7 +11,7 @@ from typing import Any
 import onnx_ir as ir
 
 from octavo.core import scratch
-from octavo.data.decoder import is_past
+from octavo.data.decoder import both_float, is_past
 from octavo.errors import ModelError
 from octavo.model.files import io
 from octavo.model.graph import query
@@ -79,10 +79,11 @@ def check_same_inputs(specs: Sequence[Sequence[InputSpec]], sources: Sequence[An
 
 
 def _conflict(one: InputSpec, other: InputSpec) -> bool:
-    """Return whether there is no array that both inputs accept; caches may have other types."""
+    """Return whether there is no array for both inputs; floats may have other widths, caches other types."""
     if len(one.shape) == len(other.shape) and is_past(one) and is_past(other):
         return False  # each model begins with a cache of its own
-    if one.dtype != other.dtype or len(one.shape) != len(other.shape):
+    same = one.dtype == other.dtype or both_float(one.dtype, other.dtype)
+    if not same or len(one.shape) != len(other.shape):
         return True
     fixed = (
         (a, b)

@@ -14,7 +14,7 @@ from typing import Any
 from octavo.core.arguments import check_arguments
 from octavo.core.outputs import note_inputs
 from octavo.core.progress import Progress, silent
-from octavo.data.decoder import with_own_cache
+from octavo.data.decoder import with_own_types
 from octavo.errors import ModelError, RecipeError
 from octavo.evaluation.model_paths import check_same_inputs, model_title, runnable_path
 from octavo.evaluation.task import F64
@@ -74,7 +74,7 @@ def bench(
         check_same_inputs([session.inputs for session in sessions], sources)
         feeds = random_feeds(sessions[0], batch) if data is None else bench_feeds(data, specs, batch)
         inputs = [session.inputs for session in sessions]
-        own = [[with_own_cache(feed, session.inputs, timed=True) for feed in feeds] for session in sessions]
+        own = [[with_own_types(feed, session.inputs, timed=True) for feed in feeds] for session in sessions]
         _check_runs(sessions, own, sources)
         calls = [partial(_run_all, session, mine) for session, mine in zip(sessions, own, strict=True)]
         with on_first_core(threads):

@@ -15,6 +15,8 @@ from octavo.planning.half_precision import reaches_softmax
 
 _SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)  # below it a float16 loses bits
 
+_CUTS = (65504.0, 1e4)  # the largest number of onnxruntime's converter, and that of onnxconverter-common
+
 
 def _half_constants(view: LintedModel) -> Iterator[tuple[ir.Node, int, ir.TensorProtocol]]:
     """Yield every 16-bit float constant, with each node that reads it."""
@@ -95,4 +97,21 @@ def there_and_back(view: LintedModel) -> Iterator[Fault]:
                 name(node),
                 "float32 is rounded to 16 bits and back between two operators that compute in float32",
                 "read the tensor before both Casts",
+            )
+
+
+@rule("OCT705", Severity.WARNING, "A 16-bit weight ends where converters cut numbers off")
+def cut_off(view: LintedModel) -> Iterator[Fault]:
+    """Converters write 65504 or 10000 for what is larger; a lowest number in front of a Softmax is a mask."""
+    for node, _, tensor in _half_constants(view):
+        if tensor.dtype is not ir.DataType.FLOAT16 or len(tensor.shape) < 2 or not tensor.size:
+            continue
+        values = np.abs(tensor.numpy())
+        most = float(values.max())
+        if most in _CUTS and not reaches_softmax(node):
+            yield Fault(
+                name(node),
+                f"{int((values == most).sum())} of {values.size} values of {tensor.name} are {most:g}, and"
+                " none is larger",
+                "convert the float32 model again and leave this weight in float32, as --float fp16 does",
             )
