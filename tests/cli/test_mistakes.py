@@ -165,6 +165,13 @@ def test_arrays_that_do_not_fit_are_told_how_to_be_saved(
             "list.yaml: expected a mapping of settings",
         ),
         ("doctor model.onnx --data calibr.npz", "did you mean 'calib.npz'?"),
+        ("quantize model.onnx --data calib.npz --plan list.yml", "does not exist; did you mean 'list.yaml'?"),
+        ("quantize model.onnx --data calib.npz --recipe lists.yaml", "did you mean 'list.yaml'?"),
+        ("quantize model.onnx --stats nothing.stats", "does not exist; check the path"),
+        ("import-gguf list.gguf --graph model.onnx", "list.gguf does not exist; did you mean 'list.yaml'?"),
+        ("quantize model.onnx --data calib.npz --size 32", "--size has no meaning for arrays"),
+        ("quantize model.onnx --data calib.npz --compressed some", "--compressed can't be 'some'"),
+        ("stats list model.stats", "octavo stats has no 'list'. It takes merge, show"),
     ],
 )
 def test_what_is_given_in_another_form_gets_the_right_one(

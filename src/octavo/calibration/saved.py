@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.calibration.statistics import KINDS
-from octavo.core.files import read_bytes, replacing
+from octavo.core.files import read_bytes, replacing, unreadable
 from octavo.core.origin import Origin
 from octavo.core.requests import Request
 from octavo.core.stats import Stats
@@ -28,7 +28,7 @@ def load(path: str | Path) -> Stats:
     try:
         return Stats.from_bytes(read_bytes(path, _MAX_BYTES), KINDS)
     except OSError as error:
-        raise TableError(f"The statistics {path} can't be read: {error.strerror or error}.") from error
+        raise TableError(unreadable("The file of statistics", path, error)) from error
     except TableError as error:
         raise TableError(f"{path}: {error}") from error
 

@@ -25,6 +25,7 @@ PRESET_NAMES = (
 )  # fmt: skip
 _RANDOM_SAMPLES = 8  # of --data random, where it names no number
 _TEXTS = (".txt", ".jsonl", ".csv", ".tsv")
+_ARRAYS = (".npz", ".npy", ".pb")
 _OF_IMAGES = ("preprocess", "size")
 _OF_ARRAYS = ("scale", "mean", "std", "layout")
 _OF_TEXTS = ("max_length", "column")
@@ -213,6 +214,8 @@ def data_of(options: argparse.Namespace) -> Data | None:
         _refuse(options, (*_OF_IMAGES, *_OF_ARRAYS), "text")
         return _text(named, options)
     _refuse(options, _OF_TEXTS, "data without --tokenizer")
+    if options.preprocess is None and Path(first).suffix.lower() in _ARRAYS:
+        _refuse(options, ("size",), "arrays")
     if options.preprocess is not None or options.size is not None:
         return _images(named, options)
     if given_flags(options, _OF_ARRAYS):

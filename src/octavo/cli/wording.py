@@ -48,11 +48,15 @@ def wrong_request(message: str, parser: argparse.ArgumentParser) -> str:
         such_as = f", for example: {example}" if example else ""
         return f"{parser.prog} needs {required[1]}{such_as}; see '{parser.prog} --help'."
     named, _, said = message.removeprefix("argument ").partition(": ")
-    named = named.rpartition("/")[2]  # of -o/--output the long name
+    # The long name of -o/--output, and the first of --compressed/--stored
+    named = next((one for one in named.split("/") if one.startswith("--")), named.rpartition("/")[2])
     if choice := re.match(r"invalid choice: '([^']*)' \(choose from (.*)\)", said):
         known = [name.strip("' ") for name in choice[2].split(",")]
         hint = closest(choice[1], known) or "."
-        said = f"{named} can't be {choice[1]!r}{hint} It is one of {', '.join(known)}"
+        listed = ", ".join(known)
+        said = f"{named} can't be {choice[1]!r}{hint} It is one of {listed}"
+        if not named.startswith("-"):
+            said = f"{parser.prog} has no {choice[1]!r}{hint} It takes {listed}"
     elif re.match(r"expected (one|at least one|\d+) argument", said):
         said = f"{named} needs a value: {named} {_metavar(named, parser)}"
     elif value := re.match(r"invalid (?:float|int|_?number) value: (.*)", said):

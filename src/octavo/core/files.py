@@ -268,6 +268,15 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def unreadable(what: str, path: str | Path, error: OSError) -> str:
+    """Return a sentence about a file that can't be read; for a missing one, what has nearly the same name."""
+    named = f"{what} {path}".strip()
+    if isinstance(error, FileNotFoundError):
+        hint = similar_file(Path(path))
+        return f"{named} does not exist{'; check the path.' if hint == '.' else hint}"
+    return f"{named} can't be read: {error.strerror or error}."
+
+
 def similar_file(path: Path) -> str:
     """Return the end of a sentence about a missing file: what beside it has nearly the same name."""
     if path.is_symlink():

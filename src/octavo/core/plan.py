@@ -31,7 +31,7 @@ from octavo.core.entries import (
     Shared,
     Skipped,
 )
-from octavo.core.files import RepeatedNameError, read_bytes, unique, write_text
+from octavo.core.files import RepeatedNameError, read_bytes, unique, unreadable, write_text
 from octavo.core.granularity import PerBlock
 from octavo.core.lazy import load_entry
 from octavo.core.outputs import refuse_sources
@@ -253,7 +253,7 @@ class Plan(Shown):
         try:
             data = json.loads(read_bytes(path, _MOST_BYTES).decode(), object_pairs_hook=unique)
         except OSError as error:
-            raise TableError(f"Plan {path} can't be read: {error.strerror}.") from error
+            raise TableError(unreadable("Plan", path, error)) from error
         except RepeatedNameError as error:
             raise TableError(f"Plan {path}: {error}; remove one of the two.") from error
         except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ import yaml
 
 from octavo.core import codec
 from octavo.core.arguments import check_arguments, check_type
-from octavo.core.files import RepeatedNameError, read_bytes, unique, write_text
+from octavo.core.files import RepeatedNameError, read_bytes, unique, unreadable, write_text
 from octavo.core.granularity import PerBlock, PerChannel, PerTensor
 from octavo.core.override import Override
 from octavo.core.qtypes import FLOAT8E4M3FN, INT8, UINT4, UINT8, UINT16, QType, is_type
@@ -187,7 +187,7 @@ class Recipe(Brief):
             most = _MOST_JSON if path.suffix == ".json" else _MOST_YAML
             text = read_bytes(path, most).decode()
         except OSError as error:
-            raise RecipeError(f"Recipe {path} can't be read: {error.strerror}.") from error
+            raise RecipeError(unreadable("Recipe", path, error)) from error
         except ValueError as error:
             raise RecipeError(f"Recipe {path} is not text; give a YAML or JSON file.") from error
         try:

@@ -25,7 +25,7 @@ from octavo.calibration.statistics import SampleExtremesState
 from octavo.calibration.tables import json_table, tensorrt_table, text_table
 from octavo.calibration.tables.table_checks import MAX_BYTES, checked
 from octavo.core import files
-from octavo.core.files import read_bytes
+from octavo.core.files import read_bytes, unreadable
 from octavo.core.stats import Range, Stats
 from octavo.errors import TableError
 from octavo.model.files import io
@@ -82,7 +82,7 @@ def load(path: str | Path, format: str | None = None) -> dict[str, Range]:
     try:
         content = read_bytes(path, MAX_BYTES)
     except OSError as error:
-        raise TableError(f"The table {path} can't be read: {error.strerror}.") from error
+        raise TableError(unreadable("The table", path, error)) from error
     try:
         return checked(found.parse(content))
     except TableError as error:

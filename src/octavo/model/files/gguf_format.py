@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from octavo.core.files import unreadable
 from octavo.errors import ModelError
 
 MAGIC: Final = b"GGUF"
@@ -89,7 +90,9 @@ def read(path: str | Path) -> GgufFile:
     try:
         with path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ModelError(unreadable("", path, error)) from error
+    except ValueError as error:
         raise ModelError(f"{path} can't be read: {error}.") from error
     try:
         return _Reader(path, content).file()

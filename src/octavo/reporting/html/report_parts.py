@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from octavo.core import plan
-from octavo.core.files import read_json
+from octavo.core.files import read_json, unreadable
 from octavo.errors import RecipeError, TableError
 from octavo.reporting.html import details, from_model
 
@@ -96,7 +96,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     try:
         data = read_json(path, _MAX_JSON_BYTES)
     except OSError as error:
-        raise TableError(f"{path} can't be read: {error.strerror}.") from error
+        raise TableError(unreadable("", path, error)) from error
     except UnicodeDecodeError as error:
         raise TableError(f"{path} is not text; give a .json or .onnx file.") from error
     except ValueError as error:
