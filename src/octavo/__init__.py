@@ -217,7 +217,8 @@ def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'octavo' has no attribute {name!r}{_meant(name)}")
-    value = getattr(importlib.import_module(home), name)
+    with lazy.uncollected():
+        value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

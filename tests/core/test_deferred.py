@@ -1,9 +1,13 @@
-"""sympy is loaded when it is used, and not because onnx-ir is."""
+"""What is loaded when it is used: sympy, policies, formats; and imports that the collector does not stop."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
+
+from octavo.emission import FORMATS, output_format
 
 _SCRIPT = """
 import sys
@@ -30,3 +34,41 @@ def test_sympy_is_loaded_by_whoever_uses_it() -> None:
 
 def test_sympy_that_is_there_already_is_left_alone() -> None:
     assert run(True).split() == ["True", "n", "+", "1", "x", "+", "1"]
+
+
+def printed(code: str) -> list[str]:
+    """What a script prints in a process of its own, line by line."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+
+def test_a_policy_or_a_format_that_nothing_asks_for_is_not_loaded() -> None:
+    modules = ["planning.policies.weight_only", "planning.half_compute", "emission.integer", "emission.qdq"]
+    code = (
+        f"import sys, octavo; octavo.quantize; print([m for m in {modules} if 'octavo.' + m in sys.modules])"
+    )
+    assert printed(code) == ["[]"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_has_the_name_of_its_module(name: str) -> None:
+    assert output_format(name).name == name
+
+
+_COLLECTED = """
+import gc
+import {package}
+found = []
+gc.callbacks.append(lambda phase, info: found.append(phase))
+{package}.quantize_static if {package}.__name__ != "octavo" else {package}.quantize
+print(len(found), gc.isenabled())
+gc.disable()
+{package}.QuantType if {package}.__name__ != "octavo" else {package}.evaluate
+print(gc.isenabled())
+"""
+
+
+@pytest.mark.parametrize("package", ["octavo", "octavo.quantization"])
+def test_nothing_is_collected_while_names_are_imported_and_the_collector_is_as_it_was(package: str) -> None:
+    assert printed(_COLLECTED.format(package=package)) == ["0 True", "False"]

@@ -25,7 +25,7 @@ from octavo.cli import guarded, isolated
 from octavo.cli.console import Console
 from octavo.cli.data import separate_data
 from octavo.cli.verb import Answer, Verb, as_json_text
-from octavo.core.lazy import load_entry
+from octavo.core.lazy import load_entry, uncollected
 from octavo.errors import OctavoError, OutputError, RecipeError, closest
 
 _VERBS = (  # modules of octavo.cli with a VERB, in the order in which they are listed
@@ -47,7 +47,8 @@ _VERBS = (  # modules of octavo.cli with a VERB, in the order in which they are 
     "targets",
     "steps",
 )
-VERBS: tuple[Verb, ...] = tuple(load_entry("octavo.cli", f"{module}:VERB") for module in _VERBS)
+with uncollected():
+    VERBS: tuple[Verb, ...] = tuple(load_entry("octavo.cli", f"{module}:VERB") for module in _VERBS)
 
 FAULT, WRONG_REQUEST, UNFORESEEN, INTERRUPTED, BROKEN_PIPE = 1, 2, 70, 130, 141  # exit codes; 128 + signal
 _STOPPED = "interrupted; nothing half-written is left behind."

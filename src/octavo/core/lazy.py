@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -19,6 +21,26 @@ def load_entry(package: str, entry: str) -> Any:
     """Return the attribute that the line ``module:attribute`` names, of a module of the package."""
     module, _, attribute = entry.partition(":")
     return getattr(import_module(f"{package}.{module}"), attribute)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Pause Python's cycle collector, for what makes many objects and frees none.
+
+    It would walk through a growing graph, or through modules while they are imported, again and again: a
+    tenth of the time of an import. What was made meanwhile counts as old afterwards, so that it is not walked
+    through at once then either.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
 
 
 # ---- sympy is loaded when it is first used

@@ -1,6 +1,6 @@
 """Writing a plan into a graph, a file for each output format. Nothing is decided here.
 
-To add a format: a file here with a ``FORMAT``, and a line in ``_MODULES``.
+To add a format: a file here with a ``FORMAT``, and a line in ``FORMATS``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from octavo.core.lazy import load_entry
 from octavo.core.plan import Plan
-from octavo.emission import compressed, half_precision
+from octavo.emission import compressed
 from octavo.emission.output_format import OutputFormat
 from octavo.emission.writer import MS
 from octavo.errors import RecipeError, closest
@@ -18,14 +18,11 @@ from octavo.planning.resolve import Params
 
 __all__ = ["FORMATS", "OutputFormat", "emit", "output_format"]
 
-_MODULES = (  # modules of octavo.emission with a FORMAT
+FORMATS = (  # modules of octavo.emission with a FORMAT, which has the module's name
     "qdq",
     "qoperator",
     "integer",
 )
-FORMATS: dict[str, OutputFormat] = {
-    one.name: one for one in (load_entry(__name__, f"{module}:FORMAT") for module in _MODULES)
-}
 
 
 def output_format(name: str) -> OutputFormat:
@@ -34,13 +31,15 @@ def output_format(name: str) -> OutputFormat:
         raise RecipeError(
             f"{name!r} is not an output format{closest(name, FORMATS) or '.'} Known: {', '.join(FORMATS)}."
         )
-    return FORMATS[name]
+    found: OutputFormat = load_entry(__name__, f"{name}:FORMAT")
+    return found
 
 
 def emit(model: ir.Model, plan: Plan, params: Params) -> None:
     """Write the plan into the model, in place, in the plan's output format."""
     output_format(plan.writing.format or plan.style.value).emit(model, plan, params)
     compressed.write(model, plan, params)
-    half_precision.write(model, plan)
-    if MS not in model.opset_imports and any(node.domain == MS for node in query.nodes(model)):
+    if plan.half is not None:
+        load_entry(__name__, "half_precision:write")(model, plan)
+    if MS not in model.opset_imports and MS in {node.domain for node in query.nodes(model)}:
         model.opset_imports[MS] = 1

@@ -32,8 +32,6 @@ def write(model: ir.Model, plan: Plan) -> None:
             _store(model, half)
         case HalfCompute() as half:
             _Computing(model, half).write()
-        case None:
-            pass
 
 
 def _store(model: ir.Model, half: HalfStorage) -> None:

@@ -35,7 +35,6 @@ from octavo.pipeline.prepare import (
     needed_opset,
     prepare_name,
     ready,
-    uncollected,
 )
 
 __all__ = [
@@ -60,6 +59,5 @@ __all__ = [
     "run_of",
     "samples_of",
     "schemes",
-    "uncollected",
     "with_half",
 ]

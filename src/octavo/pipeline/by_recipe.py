@@ -11,6 +11,7 @@ import onnx_ir as ir
 from octavo import planning
 from octavo.algorithms import steps as stepping
 from octavo.algorithms.steps import ListedStep, Phase, Subject
+from octavo.core.lazy import uncollected
 from octavo.core.plan import Plan
 from octavo.core.recipe import Recipe
 from octavo.errors import OctavoError, RecipeError
@@ -22,7 +23,7 @@ from octavo.pipeline.half_precision import with_half
 from octavo.pipeline.load import load
 from octavo.pipeline.options import Run
 from octavo.pipeline.plan import Planned, gain_by_data, planned, refuse_nothing
-from octavo.pipeline.prepare import PreparedModel, needed_opset, ready, uncollected
+from octavo.pipeline.prepare import PreparedModel, needed_opset, ready
 from octavo.pipeline.resolve import (
     Steps,
     check_data,

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from octavo import calibration, emission, planning
 from octavo.algorithms.steps.cache import Cache
+from octavo.core.lazy import uncollected
 from octavo.core.plan import HalfCompute, Plan
 from octavo.core.recipe import FloatType
 from octavo.data.decoder import filled, ids_of
@@ -21,7 +22,7 @@ from octavo.model.runtime.session_inputs import check
 from octavo.model.runtime.verification import verify
 from octavo.pipeline.calibrate import Calibrated
 from octavo.pipeline.options import Run
-from octavo.pipeline.prepare import PreparedModel, uncollected
+from octavo.pipeline.prepare import PreparedModel
 from octavo.pipeline.resolve import Steps, resolved
 from octavo.planning.resolve import Params
 from octavo.result import Result, write_verified

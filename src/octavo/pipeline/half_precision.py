@@ -16,7 +16,6 @@ from octavo.core.stats import Range
 from octavo.errors import RecipeError
 from octavo.pipeline.calibrate import Calibrated, observe, samples_of
 from octavo.pipeline.options import Run
-from octavo.planning.half_compute import measured_tensors, with_half_compute
 from octavo.planning.half_precision import with_exact_storage, with_half_storage
 from octavo.targets import Target
 
@@ -32,6 +31,8 @@ def with_half(
     if half is None:
         is_open = recipe.is_weight_only and recipe.placement is not Placement.LISTED
         return (with_exact_storage(plan, model) if is_open and target.accepts.contrib_ops else plan), None
+    from octavo.planning.half_compute import with_half_compute
+
     kind = half.type_for(target.kernels.half_types)
     name = kind.value
     computes = half.compute if half.compute is not None else name in target.kernels.half_types
@@ -51,6 +52,8 @@ def _measured(model: ir.Model, data: Any, run: Run) -> Calibrated | None:
     """Return the ranges of all float results on the calibration data, or None without data."""
     if data is None:
         return None
+    from octavo.planning.half_compute import measured_tensors
+
     schemes = dict.fromkeys(measured_tensors(model), Scheme(INT8, method=MinMax()))
     needs = {name: scheme.method for name, scheme in schemes.items()}
     samples = samples_of(model, data, run.observation.samples)

@@ -12,7 +12,6 @@ from octavo.core.plan import Plan
 from octavo.core.recipe import Recipe
 from octavo.errors import ModelError
 from octavo.model.files import io
-from octavo.reporting.inspection import inspect
 from octavo.targets import Target
 
 
@@ -58,6 +57,8 @@ def refuse_nothing(model: ir.Model, plan: Plan, hint: str = "") -> None:
     """
     if plan.nodes or plan.compressed or plan.half is not None:
         return
+    from octavo.reporting.inspection import inspect
+
     if quantized := inspect(model).quantized_ops:
         listed = ", ".join(f"{count} {name}" for name, count in quantized.most_common(3))
         raise ModelError(

@@ -6,9 +6,6 @@ copying shares all weights, and nothing is read or folded again.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -91,21 +88,3 @@ def needed_opset(recipe: Recipe) -> int:
     bfloat16 = half is not None and half.float_type is FloatType.BFLOAT16 and half.compute is not False
     opsets = [*([BLOCK_OPSET] if blocks else []), *([BFLOAT16_OPSET] if bfloat16 else [])]
     return max([LEAST_OPSET, *(t.min_opset for t in types), *opsets])
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Pause Python's cycle collector: it would walk a growing graph again and again and free nothing.
-
-    What was made meanwhile counts as old afterwards, so that it is not walked through at once then either.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            if not gc.get_freeze_count():
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()

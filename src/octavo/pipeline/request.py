@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from octavo.algorithms.steps.registry import FOR_BLOCKS
+from octavo.algorithms.weights.registry import WITH_DATA
 from octavo.core.arguments import unknown_keyword
 from octavo.core.granularity import Granularity, PerBlock, parse
 from octavo.core.qtypes import INT8, QType, TypeName, qtype
@@ -32,7 +33,6 @@ from octavo.core.recipe import (
 from octavo.core.scheme import Method, Scheme
 from octavo.emission import OutputFormat, output_format
 from octavo.errors import RecipeError
-from octavo.planning.policies.weight_only import WITH_DATA
 from octavo.targets import Target
 from octavo.targets import target as find_target
 

@@ -15,6 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from octavo import planning
+from octavo.core.lazy import uncollected
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
 from octavo.core.recipe import Recipe, Style
@@ -28,7 +29,7 @@ from octavo.model.prepare import PrepareOptions, constant_folding, raise_opset, 
 from octavo.pipeline.calibrate import carried_out
 from octavo.pipeline.finish import finish
 from octavo.pipeline.options import Run
-from octavo.pipeline.prepare import LEAST_OPSET, PreparedModel, ready, uncollected
+from octavo.pipeline.prepare import LEAST_OPSET, PreparedModel, ready
 from octavo.planning.policies.trained import TrainedPolicy
 from octavo.result import Result, check_output
 from octavo.targets import Target

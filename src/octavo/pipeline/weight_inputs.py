@@ -16,9 +16,7 @@ from octavo.algorithms.layers.input_moments import probe_sum
 from octavo.algorithms.layers.layer import Layer
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests, moment_names
 from octavo.algorithms.weights.blocks import Inputs
-from octavo.algorithms.weights.gptq import Gptq
-from octavo.algorithms.weights.importance import Importance
-from octavo.algorithms.weights.registry import algorithm
+from octavo.algorithms.weights.registry import WITHOUT_DATA, algorithm
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Constant, Key, Plan
 from octavo.core.recipe import Recipe
@@ -30,7 +28,6 @@ from octavo.model.graph import query
 from octavo.model.runtime.samples import specs_of
 from octavo.ops import Kind, Table, rule_of
 from octavo.pipeline.options import Run
-from octavo.planning.policies.weight_only import WITHOUT_DATA
 from octavo.planning.weights import weight_of
 
 
@@ -52,8 +49,8 @@ def needs_inputs(plan: Plan) -> bool:
 def is_sequential(plan: Plan) -> bool:
     """Whether a weight algorithm wants the inputs of layers as those before, already quantized, give them."""
     texts = {entry.algorithm for entry in plan.entries.values() if isinstance(entry, Constant)}
-    chosen = (algorithm(text) for text in texts if text is not None)
-    return any(isinstance(one, Gptq) and one.sequential for one in chosen)
+    chosen = [algorithm(text) for text in texts if text is not None]
+    return any(getattr(one, "sequential", False) for one in chosen)
 
 
 def reads_inputs(recipe: Recipe) -> bool:
@@ -141,11 +138,7 @@ def or_random_tokens(model: ir.Model, plan: Plan, data: Any, run: Run) -> Any:
         return data
     texts = {entry.algorithm for entry in plan.entries.values() if isinstance(entry, Constant)}
     chosen = [algorithm(text) for text in texts if text is not None]
-    counts = [
-        one.random_tokens if isinstance(one, Importance) else 0
-        for one in chosen
-        if one.wants is not Inputs.NONE
-    ]
+    counts = [getattr(one, "random_tokens", 0) for one in chosen if one.wants is not Inputs.NONE]
     found = random_tokens(model, max(counts)) if counts and all(counts) else None
     return [found] if isinstance(found, dict) else None
 

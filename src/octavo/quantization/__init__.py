@@ -10,6 +10,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from octavo.core.lazy import uncollected
+
 _HOMES = {
     "calibrate": (
         "CalibraterBase", "CalibrationDataReader", "CalibrationMethod", "MinMaxCalibrater", "TensorData",
@@ -62,7 +64,8 @@ class _Package(types.ModuleType):
         module = _HOME_OF.get(name)
         if module is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        with uncollected():
+            value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
         setattr(self, name, value)
         return value
 

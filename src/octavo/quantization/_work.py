@@ -38,7 +38,6 @@ from octavo.reporting.text import clean
 from octavo.targets import target as find_target
 
 Source = str | Path | onnx.ModelProto
-uncollected = pipeline.uncollected
 
 _NATIVE_FOUR_BITS = 21  # the first opset whose own QuantizeLinear takes 4 bits
 
@@ -351,8 +350,9 @@ def save(model: ir.Model, output: str | Path, use_external_data_format: bool) ->
     collector of cycles to do so. Where all weights are small, there is no file beside it.
     """
     weights = query.initializers(model.graph).values()
-    sizes = [tensor_bytes(value.const_value) for value in weights if value.const_value is not None]
-    beside = use_external_data_format and max(sizes, default=0) >= INLINE_MOST
+    beside = use_external_data_format and any(
+        tensor_bytes(value.const_value) >= INLINE_MOST for value in weights if value.const_value is not None
+    )
     io.save(model, output, external_data=beside or None)
     for value in weights:
         value.const_value = None

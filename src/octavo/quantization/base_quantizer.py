@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 
 from octavo.core import affine
+from octavo.core.lazy import uncollected
 from octavo.core.recipe import Style
 from octavo.core.scheme import Scheme
 from octavo.model.files import io
@@ -208,7 +209,7 @@ class BaseQuantizer:
         """Return the quantized model; ``model`` holds it too."""
         if type(self).should_quantize_node is not BaseQuantizer.should_quantize_node:
             self._refused = [n.name for n in self.model.nodes() if not self.should_quantize_node(n)]
-        with as_stock(), _work.uncollected():
+        with as_stock(), uncollected():
             loaded = _work.opened(self.model.model, self._request(self.extra_options))
             settings = self._settings_of(self.extra_options, Names(loaded))
             job = _work.fitted(_work.planned(loaded, settings), self._ranges())

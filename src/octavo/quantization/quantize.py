@@ -13,6 +13,7 @@ from typing import Any
 
 import onnx
 
+from octavo.core.lazy import uncollected
 from octavo.core.recipe import Style
 from octavo.model.graph.operators import CONVERSIONS
 from octavo.quantization import _calibration, _overrides, _work, registry, translate
@@ -159,7 +160,7 @@ def quantize_static(
         tuple(nodes_to_exclude or ()),
         extra_options,
     )
-    with as_stock(), _work.uncollected():
+    with as_stock(), uncollected():
         _work.refuse_output(model_output, model_input, calibration_data_reader, calibration_cache_path)
         model = _work.opened(model_input, request, model_output)
         _work.check_overrides(model, extra_options, activation_type)
@@ -202,7 +203,7 @@ def quantize_dynamic(
         extra_options,
         constant_weights_only=True,
     )
-    with as_stock(), _work.uncollected():
+    with as_stock(), uncollected():
         model = _work.opened(model_input, request, model_output)
         _work.check_overrides(model, extra_options, QuantType.QUInt8)
         job = _work.planned(model, translate.settings(request, Names(model)))

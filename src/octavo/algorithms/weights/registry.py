@@ -19,6 +19,8 @@ _ALGORITHMS: dict[str, str] = {
     "gptq": "gptq:Gptq",
 }
 NAMES = tuple(_ALGORITHMS)
+WITH_DATA = "importance"  # of "auto" with data
+WITHOUT_DATA = "k-quant:step=0.5"  # of "auto" without data; finer steps gain 1 % of the error in 4 × the time
 _PACKAGE = "octavo.algorithms.weights"
 
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from octavo.algorithms.weights.blocks import Inputs
 from octavo.algorithms.weights.importance import Importance
 from octavo.algorithms.weights.k_quant import KQuant
-from octavo.algorithms.weights.registry import algorithm, text_of
+from octavo.algorithms.weights.registry import WITHOUT_DATA, algorithm, text_of
 from octavo.algorithms.weights.rtn import Furthest
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Constant, Key, Shared
@@ -46,8 +46,6 @@ from octavo.targets import Target
 
 BITS = (2, 4, 8)  # that MatMulNBits takes
 SIZES = (16, 32, 64, 128, 256)  # blocks that MatMulNBits takes
-WITH_DATA = "importance"  # of "auto" with data
-WITHOUT_DATA = "k-quant:step=0.5"  # of "auto" without data; finer steps gain 1 % of the error in 4 × the time
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 _ONLY_WEIGHTS = "only matrices and tables are quantized where activations stay float"
 
