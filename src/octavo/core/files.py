@@ -107,6 +107,7 @@ def replacing(targets: Sequence[Path]) -> Iterator[list[BinaryIO]]:
     """Open one new file per target; when the block ends well they take the targets' places, last first."""
     temporaries = [_temporary(target) for target in targets]
     handles: list[BinaryIO] = []
+    swapped = False
     try:
         with contextlib.ExitStack() as stack:
             for target, temporary in zip(targets, temporaries, strict=True):
@@ -117,10 +118,11 @@ def replacing(targets: Sequence[Path]) -> Iterator[list[BinaryIO]]:
                 handle.flush()
                 os.fsync(handle.fileno())
         swap(targets, temporaries)
+        swapped = True
     except OSError as error:
         raise OutputError(f"{targets[0]} can't be written: {error.strerror or error}.") from error
     finally:
-        for temporary in temporaries:
+        for temporary in () if swapped else temporaries:
             with contextlib.suppress(OSError):  # where nothing can be written, nothing can be removed
                 temporary.unlink(missing_ok=True)
 

@@ -34,8 +34,9 @@ def refuse_special(target: Path, label: str = "") -> None:
     """
     name = f"{label} {target}".strip()
     try:
-        linked = str(target.readlink()) if target.is_symlink() else ""
-        mode = target.stat().st_mode
+        linked, mode = "", os.lstat(target).st_mode
+        if stat.S_ISLNK(mode):
+            linked, mode = os.readlink(target), os.stat(target).st_mode  # noqa: PTH115, PTH116 - no new paths
     except FileNotFoundError:
         return
     except OSError as error:

@@ -27,9 +27,9 @@ import numpy as np
 from octavo.errors import RecipeError, closest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class QType:
-    """One quantized type; compare with ``==`` or ``is``, look up with :func:`qtype`."""
+    """One quantized type, of which there is one object; look it up with :func:`qtype`."""
 
     name: str
     bits: int
@@ -77,9 +77,6 @@ class QType:
         if self.bits == 2:
             return 25
         return 10 if self.bits in (8, 32) and not self.is_float else 21
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return qtype, (self.name,)  # copied or sent to another process, it is still the one of its name

@@ -216,7 +216,7 @@ class Writer:
         """Insert nodes right after the one that computes a value."""
         producer = value.producer()
         if producer is not None and producer.graph is not None:
-            producer.graph.insert_after(producer, new)
+            producer.graph.insert_after(producer, new if len(new) > 1 else new[0])
         else:
             graph = value.graph if value.graph is not None and value.is_graph_input() else self.model.graph
             prepend(graph, new)

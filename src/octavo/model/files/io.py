@@ -249,7 +249,7 @@ def _files_of(source: Any) -> list[Path]:
 
 def weight_bytes(model: ir.Model) -> int:
     """Return the size of all weights, which are not read for it."""
-    values = (value for graph in query.graphs(model) for value in query.initializers(graph).values())
+    values = [value for graph in query.graphs(model) for value in query.initializers(graph).values()]
     return sum([tensor_bytes(tensor) for value in values if (tensor := value.const_value) is not None])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -41,11 +41,14 @@ _FUNCTIONS_IR = 8  # the first version that knows model-local functions
 _FUNCTION_INFOS_IR = 10  # the first version that knows the types of their values
 
 
-def lowest_ir_version(model: ir.Model) -> int:
-    """Return the lowest IR version that the model's opsets and element types need."""
+def lowest_ir_version(model: ir.Model, made: Collection[ir.DataType | None] | None = None) -> int:
+    """Return the lowest IR version that the model's opsets and element types need.
+
+    ``made`` are the types that the nodes of the main graph make, where these have been looked at.
+    """
     from octavo.model.runtime.session import runtime_ir_limit
 
-    types = _element_types(model)
+    types = _element_types(model, made)
     functions = _FUNCTIONS_IR if model.functions else 0
     opsets = _ir_of_opsets(tuple(model.opset_imports.items()))
     lowest = max(_LOWEST_IR, opsets, functions, *(_TYPE_IR.get(dtype, 0) for dtype in types))
@@ -78,13 +81,14 @@ def _newest_opset() -> int:
     return int(onnx.defs.onnx_opset_version())
 
 
-def _element_types(model: ir.Model) -> set[ir.DataType]:
-    found: set[ir.DataType | None] = set()
+def _element_types(model: ir.Model, made: Collection[ir.DataType | None] | None) -> set[ir.DataType]:
+    found: set[ir.DataType | None] = set(made or ())
     for graph in query.graphs(model):
         tensors = (value.const_value for value in query.initializers(graph).values())
         found.update([element_type(tensor) for tensor in tensors if tensor is not None])
         found.update([value.dtype for value in graph.inputs])
-        found.update([value.dtype for node in graph for value in node.outputs])
+        if made is None or graph is not model.graph:
+            found.update([value.dtype for node in graph for value in node.outputs])
     return {dtype for dtype in found if dtype is not None}
 
 
@@ -101,32 +105,39 @@ def part_of(model: ir.Model, name: str) -> onnx.ModelProto:
 
 def skeleton(model: ir.Model, ir_version: int | None = None) -> onnx.ModelProto:
     """Return the model without its main graph's initializers, and without what no runtime reads."""
-    version = ir_version if ir_version is not None else lowest_ir_version(model)
+    types: set[ir.DataType | None] = set()
     try:
-        proto = _shell(model, version)
+        proto = _shell(model)
+        graph = proto.graph
+        infos = graph.value_info
         for node in model.graph:
-            _add_node(proto.graph, node)
+            _add_node(graph, node)
             for value in node.outputs:
+                kind = value.type
+                if kind is None:
+                    continue
+                types.add(kind.dtype)
                 # A type without a shape tells nothing, and such entries are a tenth of a small model.
-                if value.shape is not None and value.type is not None and not value.is_graph_output():
-                    add_info(proto.graph.value_info, value)
+                if value.shape is not None and not value.is_graph_output():
+                    add_info(infos, value)
+        proto.ir_version = ir_version if ir_version is not None else lowest_ir_version(model, types)
+        for function in model.functions.values():
+            inside = proto.ir_version >= _FUNCTION_INFOS_IR
+            ir.serde.serialize_function_into(proto.functions.add(), function, create_value_info=inside)
     except (ir.serde.SerdeError, TypeError, ValueError) as error:
         raise ModelError(f"{describe(model)} can't be serialized: {innermost(error)}") from error
     return proto
 
 
-def _shell(model: ir.Model, ir_version: int) -> onnx.ModelProto:
-    """Return the model without nodes and initializers."""
-    graph, proto = model.graph, onnx.ModelProto(ir_version=ir_version)
+def _shell(model: ir.Model) -> onnx.ModelProto:
+    """Return the model without nodes, initializers and functions."""
+    graph, proto = model.graph, onnx.ModelProto()
     for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
         if known := getattr(model, name):
             setattr(proto, name, known)
     for domain, version in model.opset_imports.items():
         proto.opset_import.add(domain=domain, version=version)
     _add_metadata(proto, model.metadata_props)
-    for function in model.functions.values():
-        inside = ir_version >= _FUNCTION_INFOS_IR
-        ir.serde.serialize_function_into(proto.functions.add(), function, create_value_info=inside)
     proto.graph.name = graph.name or "graph"
     if graph.doc_string:
         proto.graph.doc_string = graph.doc_string

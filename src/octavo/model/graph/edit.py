@@ -14,6 +14,8 @@ from octavo.model.graph import query
 from octavo.model.graph.scopes import detach
 from octavo.model.graph.tensors import ArrayTensor, dims_of, of_array
 
+_SCALAR = ir.Shape((), frozen=True)
+
 # ---- Names that are not taken yet, in one scope for the whole model; linear however many clash
 
 
@@ -78,7 +80,7 @@ class Editor:
         """Return a new initializer of the main graph, under this name or the next free one."""
         name = self.values.claim(name)
         if isinstance(content, np.ndarray):
-            shape = ir.Shape(content.shape)
+            shape = ir.Shape(content.shape) if content.shape else _SCALAR
             tensor = of_array(np.asarray(content, order="C"), dtype, shape, name)
         else:
             tensor = content

@@ -8,7 +8,7 @@ Inputs and outputs of the main graph keep their names, types and order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import onnx_ir as ir
@@ -66,25 +66,23 @@ def _open_negative_sizes(graphs: list[ir.Graph]) -> int:
     """Exporters write -1 for a size that is not known; inference of shapes computes with it, and aborts."""
     count = 0
     for graph in graphs:
-        for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
-            dims = value.shape.dims if value.shape is not None else ()
+        for value in [*graph.inputs, *(output for node in graph for output in node.outputs)]:
+            shape = value.shape
+            if shape is None:
+                continue
+            dims = shape.dims
             if any(isinstance(dim, int) and dim < 0 for dim in dims):
                 value.shape = ir.Shape(None if isinstance(dim, int) and dim < 0 else dim for dim in dims)
                 count += 1
     return count
 
 
-def _defined(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Yield the values that a graph defines, the ones seen from outside first."""
-    seen: set[ir.Value] = set()
-    for value in (*graph.inputs, *graph.outputs, *query.initializers(graph).values()):
-        if value not in seen:
-            seen.add(value)
-            yield value
+def _defined(graph: ir.Graph) -> Iterable[ir.Value]:
+    """Return the values that a graph defines, each once, the ones seen from outside first."""
+    found = [*graph.inputs, *graph.outputs, *query.initializers(graph).values()]
     for node in graph:
-        for value in node.outputs:
-            if value not in seen:
-                yield value
+        found += node.outputs
+    return dict.fromkeys(found)
 
 
 def _unique_names(graphs: list[ir.Graph]) -> int:
@@ -92,11 +90,12 @@ def _unique_names(graphs: list[ir.Graph]) -> int:
     values, nodes = Names(), Names()
     renamed = 0
     for graph in graphs:
-        for value in list(_defined(graph)):
-            if value.name == "":
+        for value in _defined(graph):
+            old = value.name
+            if old == "":
                 continue  # an optional output that is not there
-            name = values.claim(value.name or "value")
-            if name != value.name:
+            name = values.claim(old or "value")
+            if name != old:
                 value.name = name
                 renamed += 1
     unnamed: list[ir.Node] = []
@@ -104,11 +103,12 @@ def _unique_names(graphs: list[ir.Graph]) -> int:
         for node in graph:
             if node.op_type == "Constant" and not node.domain:
                 continue  # about to go
-            if not node.name:
+            old = node.name
+            if not old:
                 unnamed.append(node)
                 continue
-            name = nodes.claim(node.name)
-            if name != node.name:
+            name = nodes.claim(old)
+            if name != old:
                 node.name = name
                 renamed += 1
     counts: dict[str, int] = {}

@@ -51,6 +51,8 @@ NORMALIZATIONS = frozenset(
 NO_LARGER = frozenset(
     {"Slice", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Identity", "Concat", "Split"}
 )
+# Operators whose results are as large as numbers in their inputs say.
+SIZED_BY_CONSTANTS = frozenset({"ConstantOfShape", "Expand", "Range"})
 # Inputs, by their place, that ONNX Runtime reads a number from without looking whether there is one:
 # a constant without elements ends the process.
 UNCHECKED_NUMBERS: dict[str, Callable[[int], bool]] = {

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from octavo.errors import ModelError
 from octavo.model.graph import query
 from octavo.model.graph.meta import describe
+from octavo.model.graph.operators import SIZED_BY_CONSTANTS
 from octavo.model.graph.tensors import byte_size
 
 _LARGEST_RESULT = 16 << 30  # bytes of one tensor; the largest activations of real models are a tenth of it
@@ -25,9 +26,11 @@ def refuse_oversized(model: ir.Model) -> None:
     Before shape inference the operators that make large tensors of small constants tell by themselves.
     """
     for node in query.nodes(model):
-        made = _made_shape(node)
+        made = _made_shape(node) if node.op_type in SIZED_BY_CONSTANTS else None
         for value in node.outputs:
-            dims = made or (query.static_shape(value) if value.shape is not None else None)
+            if made is None and value.shape is None:
+                continue
+            dims = made or query.static_shape(value)
             if not dims or math.prod(dims) < _SMALL_ELEMENTS:
                 continue
             kind = query.element_type(value) or ir.DataType.FLOAT

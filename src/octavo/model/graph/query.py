@@ -27,10 +27,11 @@ def has_random(model: ir.Model) -> bool:
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:
     """Yield all nodes of all scopes, depth first: a node, then those of its subgraphs, then the next node."""
-    if of(model).one_graph:
-        yield from model.graph
-        return
-    stack = [iter(model.graph)]
+    return iter(model.graph) if of(model).one_graph else _nodes_of_all(model.graph)
+
+
+def _nodes_of_all(main: ir.Graph) -> Iterator[ir.Node]:
+    stack = [iter(main)]
     while stack:
         for node in stack[-1]:
             yield node
@@ -79,7 +80,9 @@ def values(model: ir.Model) -> dict[str, ir.Value]:
     for graph in graphs(model):
         found.update((value.name or "", value) for value in graph.inputs)
         found.update(initializers(graph))
-    found.update((value.name or "", value) for node in nodes(model) for value in node.outputs)
+    for node in nodes(model):
+        for value in node.outputs:
+            found[value.name or ""] = value
     found.pop("", None)
     return found
 

@@ -114,13 +114,11 @@ def check_node(node: ir.Node, opset: int) -> None:
                 f"The {node.op_type} node {node.name!r} has no attribute {name!r}, which it requires; "
                 "the model is damaged: export it again."
             )
-    _check_count(node, "inputs", len(node.inputs), shape.least_inputs)
-    _check_count(node, "outputs", len(node.outputs), shape.least_outputs)
-
-
-def _check_count(node: ir.Node, what: str, there: int, least: int) -> None:
-    if there < least:
-        raise ModelError(
-            f"The {node.op_type} node {node.name!r} has {there} {what} and needs at least {least}; "
-            "the model is damaged: export it again."
-        )
+    counts = (("inputs", len(node.inputs), shape.least_inputs),
+              ("outputs", len(node.outputs), shape.least_outputs))  # fmt: skip
+    for what, there, least in counts:
+        if there < least:
+            raise ModelError(
+                f"The {node.op_type} node {node.name!r} has {there} {what} and needs at least {least}; "
+                "the model is damaged: export it again."
+            )

@@ -154,7 +154,8 @@ def _remove_nodes(graph: ir.Graph) -> int:
     count = 0
     dead: list[ir.Node] = []
     for node in reversed(graph):
-        if node.outputs and not any(value.is_graph_output() or value.uses() for value in node.outputs):
+        outputs = node.outputs
+        if outputs and not any(value.uses() or value.is_graph_output() for value in outputs):
             detach(node)
             dead.append(node)
             continue

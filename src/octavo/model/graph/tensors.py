@@ -159,6 +159,6 @@ def byte_size(dtype: ir.DataType, shape: tuple[int, ...]) -> int:
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     """Return the size of a tensor's content, which is not read for it."""
     if type(tensor) is ArrayTensor:
-        return tensor.nbytes
+        return tensor.raw.nbytes
     dtype = element_type(tensor)
     return int(tensor.nbytes) if dtype == ir.DataType.STRING else byte_size(dtype, dims_of(tensor))

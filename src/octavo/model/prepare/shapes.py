@@ -115,21 +115,28 @@ def _merge(model: ir.Model, inferred: onnx.ModelProto) -> int:
     """Fill in what is known now and was not; names are unique across scopes, so they find each other."""
     infos = (info for graph in protos.graphs(inferred.graph) for info in (*graph.value_info, *graph.output))
     known = {info.name: info.type for info in infos if info.HasField("type")}
+    shapes: dict[tuple[int | str | None, ...], ir.Shape] = {}  # many tensors have the same
     count = 0
     for node in query.nodes(model):
         for value in node.outputs:
             found = known.get(value.name or "")
             if found is not None:
-                count += _fill(value, found)
+                count += _fill(value, found, shapes)
     refuse_oversized(model)
     return count
 
 
-def _fill(value: ir.Value, found: onnx.TypeProto) -> bool:
+def _fill(
+    value: ir.Value, found: onnx.TypeProto, shapes: dict[tuple[int | str | None, ...], ir.Shape]
+) -> bool:
     if value.type is None and value.shape is None and found.HasField("tensor_type"):
-        value.type = ir.TensorType(ELEMENT_TYPES[found.tensor_type.elem_type])
-        if found.tensor_type.HasField("shape"):
-            value.shape = ir.Shape([dim.dim_value or _open(dim) for dim in found.tensor_type.shape.dim])
+        tensor = found.tensor_type
+        value.type = ir.TensorType(ELEMENT_TYPES[tensor.elem_type])
+        if tensor.HasField("shape"):
+            sizes = tuple([dim.dim_value or _open(dim) for dim in tensor.shape.dim])
+            if sizes not in shapes:
+                shapes[sizes] = ir.Shape(sizes, frozen=True)
+            value.shape = shapes[sizes]
         return True
     changed = False
     if value.type is None:

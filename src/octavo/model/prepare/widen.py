@@ -22,6 +22,7 @@ WIDE = ir.DataType.FLOAT
 NARROW = query.HALF_FLOATS | {ir.DataType.DOUBLE}
 _MIN_BYTES = 4096  # bytes; a smaller weight is not worth a Cast
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
+_INT, _TENSOR = ir.AttributeType.INT, ir.AttributeType.TENSOR
 
 
 def widen(model: ir.Model) -> int:
@@ -88,9 +89,10 @@ def _has_narrow(model: ir.Model) -> bool:
         if any(_is_narrow(v.type) for v in graph.inputs):
             return True
     for node in query.nodes(model):
-        attributes = query.attributes(node)
-        if attributes and any(map(_names_narrow, attributes.values())):
-            return True
+        for attribute in query.attributes(node).values():
+            kind = attribute.type
+            if (kind is _INT or kind is _TENSOR) and _names_narrow(attribute):
+                return True
         for value in node.outputs:
             if _is_narrow(value.type):
                 return True
@@ -105,11 +107,9 @@ def _is_narrow(kind: ir.TypeProtocol | None) -> bool:
 
 
 def _names_narrow(attribute: ir.Attr) -> bool:
-    kind = attribute.type
-    if kind == ir.AttributeType.TENSOR:
+    if attribute.type == _TENSOR:
         return not attribute.is_ref() and attribute.value.dtype in NARROW
-    is_number = kind == ir.AttributeType.INT
-    return is_number and attribute.name in _TYPE_ATTRIBUTES and attribute.value in NARROW
+    return attribute.name in _TYPE_ATTRIBUTES and attribute.value in NARROW
 
 
 def _borders(model: ir.Model) -> list[tuple[ir.Node, ir.Value]]:

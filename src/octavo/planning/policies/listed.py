@@ -52,10 +52,10 @@ class ListedPolicy(Policy, abc.ABC):
 
     def may(self, *values: ir.Value | None) -> bool:
         """Whether values can be quantized: floats, not avoided, and not quantized by the model itself."""
-        return all(
-            v is not None and query.is_float(v) and self.state.avoided(v) is None and not is_dequantized(v)
-            for v in values
-        )
+        for v in values:
+            if v is None or not query.is_float(v) or self.state.avoided(v) is not None or is_dequantized(v):
+                return False
+        return True
 
     def activation(self, value: ir.Value | None) -> bool:
         """Quantize a value for all consumers, by its range, and say whether it is quantized."""
