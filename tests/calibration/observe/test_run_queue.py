@@ -60,6 +60,18 @@ def test_a_long_first_run_keeps_the_others_here(monkeypatch: pytest.MonkeyPatch)
     assert where == {threading.current_thread()}
 
 
+@pytest.mark.parametrize(("least", "threads"), [(60.0, False), (0.0, True)])
+def test_few_short_runs_start_no_threads(
+    monkeypatch: pytest.MonkeyPatch, least: float, threads: bool
+) -> None:
+    monkeypatch.setattr(run_queue, "_LEAST_SECONDS", least)
+    queue, where = RunQueue(concurrent=True, few_runs=True), set()
+    for _ in range(3):
+        queue.put(lambda: (where.add(threading.current_thread()), outputs(0))[1], lambda _: None)
+    queue.finish()
+    assert (where != {threading.current_thread()}) is threads
+
+
 def test_much_that_is_given_keeps_the_others_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_queue, "_MAX_BYTES", 4)
     queue, where = RunQueue(concurrent=True), set()

@@ -91,7 +91,8 @@ class Collector:
     ) -> None:
         self._total = total
         self._files = contextlib.ExitStack()
-        self._queue = RunQueue(concurrent=_can_be_concurrent(**options) and not query.has_random(model))
+        concurrent = _can_be_concurrent(**options) and not query.has_random(model)
+        self._queue = RunQueue(concurrent=concurrent, few_runs=few_samples)
         shared = (few_samples, self._files, self._queue, options)
         self._for_some = ObservingSession(model, requests, *shared)
         of_all = {tensor: request for tensor, request in requests.items() if not request.some_samples}

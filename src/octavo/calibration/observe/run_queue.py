@@ -22,13 +22,15 @@ Then: TypeAlias = Callable[[Outputs], None]
 
 _RUNS_AT_ONCE = 2  # a third one only adds memory: see docs/decisions/0012
 _MAX_SECONDS = 0.5  # of the first run; a longer one uses its threads well, and much memory
+_LEAST_SECONDS = 0.01  # of the first of few runs; to start threads for shorter ones takes what they save
 _MAX_BYTES = 1 << 26  # that a run reads and gives
 
 
 class RunQueue:
     """Runs under way, and what is done with their outputs."""
 
-    def __init__(self, *, concurrent: bool) -> None:
+    def __init__(self, *, concurrent: bool, few_runs: bool = False) -> None:
+        self._least_seconds = _LEAST_SECONDS if few_runs else 0.0
         self._concurrent: bool | None = None if concurrent else False  # None: the first run will tell
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: deque[tuple[Future[Outputs], Then]] = deque()
@@ -61,7 +63,8 @@ class RunQueue:
         outputs = run()
         if self._concurrent is None:
             seconds = time.monotonic() - begun
-            self._concurrent = seconds < _MAX_SECONDS and size + bytes_of(outputs) < _MAX_BYTES
+            pays = self._least_seconds <= seconds < _MAX_SECONDS
+            self._concurrent = pays and size + bytes_of(outputs) < _MAX_BYTES
         return outputs
 
     def _take(self) -> None:
