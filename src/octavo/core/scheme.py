@@ -171,6 +171,9 @@ class DynamicScheme:
             )
         return cls()
 
+    def __str__(self) -> str:
+        return f"{self.qtype} at run time"
+
 
 def weight_scheme(current: Scheme | None, name: TypeName) -> Scheme:
     """Return the scheme of weights with the type of this name; by default with a scale for each channel."""
