@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 FUZZ = Path(__file__).resolve().parent
+FINDINGS = FUZZ / "findings"
 sys.path[:0] = [str(FUZZ), str(FUZZ.parent / "src")]
 
 from fuzzing import guard, report  # noqa: E402
@@ -42,7 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.executions is not None:
         engine, tallies = "random", _here(names, options.executions, options.seed)
     else:
-        driver = Driver(names, engine, options.seconds, options.jobs, options.seed)
+        driver = Driver(
+            names, engine, options.seconds, options.jobs, options.seed,
+            lambda found: report.write_finding(found, FINDINGS),
+        )  # fmt: skip
         driver.run(_say)
         tallies = driver.tallies
     return _finish(tallies, engine, options)
@@ -55,7 +59,7 @@ def _finish(tallies: dict[str, Tally], engine: str, options: argparse.Namespace)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         content = report.plain(tallies, engine=engine, seconds=options.seconds, jobs=options.jobs)
         options.out.write_text(json.dumps(content, indent=1))
-    for path in report.write_findings(tallies, FUZZ / "findings"):
+    for path in report.write_findings(tallies, FINDINGS):
         _say(f"finding: {path}")
     found = sum(row["findings"] for row in report.rows(tallies))
     idle = [name for name, tally in tallies.items() if not tally.executions]

@@ -92,7 +92,17 @@ class Worker:
 class Driver:
     """Runs harnesses side by side and in turns, until the time is over."""
 
-    def __init__(self, names: tuple[str, ...], engine: str, seconds: float, jobs: int, seed: int) -> None:
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        engine: str,
+        seconds: float,
+        jobs: int,
+        seed: int,
+        keep: Callable[[Found], object] = lambda found: None,
+    ) -> None:
+        """``keep`` gets each finding as soon as its worker has ended: a run may be cut off."""
+        self._keep = keep
         self.tallies = {name: Tally() for name in names}
         self._engine = engine
         self._end = time.monotonic() + seconds
@@ -182,16 +192,20 @@ class Driver:
         tally.executions += worker.journal.executions if worker.journal is not None else 0
         for path in sorted(worker.home.glob("finding-*.json")):
             with contextlib.suppress(ValueError, TypeError):
-                tally.keep(Found(**json.loads(path.read_text())))
+                self._found(tally, Found(**json.loads(path.read_text())))
         with contextlib.suppress(OSError, ValueError):
             tally.add_lines(json.loads((worker.home / "lines.json").read_text()))
         if worker.process.returncode != 0 or worker.hung:
-            tally.keep(_death(worker, current.data if current is not None else b""))
+            self._found(tally, _death(worker, current.data if current is not None else b""))
         if worker.journal is not None:
             worker.journal.close()
         with contextlib.suppress(OSError):
             shutil.rmtree((worker.home / "folder").read_text(), ignore_errors=True)
         shutil.rmtree(worker.home, ignore_errors=True)
+
+    def _found(self, tally: Tally, found: Found) -> None:
+        tally.keep(found)
+        self._keep(found)
 
     def _replay(self) -> None:
         """Count the lines that libFuzzer's inputs reach: it counts bytecode, and tells nobody."""

@@ -9,11 +9,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from fuzzing.campaign import Found
 from fuzzing.driver import Tally, findings
 from fuzzing.harnesses import load
 from fuzzing.lines import files_in, in_file
 
 NATIVE = ("crash", "native hang")  # in the runtime: running a model is trusting it
+_RUN_MODELS = ("quantize", "lint", "choose", "compare", "weight_only")
 _PACKAGES = (
     "numpy",
     "onnx",
@@ -44,7 +46,7 @@ def rows(tallies: dict[str, Tally]) -> list[dict[str, Any]]:
     for name, tally in tallies.items():
         reached, there, total = coverage(name, tally)
         kinds = [found.kind for found, _ in tally.found.values()]
-        native = sum(kind in NATIVE for kind in kinds) if name == "quantize" else 0
+        native = sum(kind in NATIVE for kind in kinds) if name in _RUN_MODELS else 0
         made.append({
             "harness": name,
             "executions": tally.executions,
@@ -94,12 +96,13 @@ def plain(tallies: dict[str, Tally], **about: Any) -> dict[str, Any]:
 
 def write_findings(tallies: dict[str, Tally], folder: Path) -> list[Path]:
     """The input and the trace of each finding, as files."""
-    written = []
-    for tally in tallies.values():
-        for found, _ in tally.found.values():
-            folder.mkdir(parents=True, exist_ok=True)
-            name = re.sub(r"[^A-Za-z0-9_.-]+", "-", found.signature)[:120]
-            (folder / f"{name}.bin").write_bytes(found.content)
-            (folder / f"{name}.txt").write_text(json.dumps(found.signature) + "\n" + found.trace)
-            written.append(folder / f"{name}.bin")
-    return written
+    return [write_finding(found, folder) for tally in tallies.values() for found, _ in tally.found.values()]
+
+
+def write_finding(found: Found, folder: Path) -> Path:
+    """The input and the trace of a finding, as files; returns that of the input."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", found.signature)[:120]
+    (folder / f"{name}.bin").write_bytes(found.content)
+    (folder / f"{name}.txt").write_text(json.dumps(found.signature) + "\n" + found.trace)
+    return folder / f"{name}.bin"

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("resource", reason="the limits of the harnesses are those of POSIX")
 
-from fuzzing.campaign import Journal
-from fuzzing.driver import PATIENCE, Worker
+from fuzzing.campaign import Found, Journal
+from fuzzing.driver import PATIENCE, Driver, Worker
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,14 @@ def test_an_input_hangs_by_its_processor_time(
         assert running.data == b"input"
     finally:
         child.communicate(b"\n")
+
+
+def test_a_finding_is_handed_on_as_soon_as_its_worker_has_ended(tmp_path: Path) -> None:
+    kept: list[Found] = []
+    driver = Driver(("model",), "random", 60.0, 1, 0, kept.append)
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    (tmp_path / "log").write_bytes(b"")
+    driver._workers.append(Worker("model", child, tmp_path, time.monotonic(), 60.0))
+    while driver._workers:
+        driver._look()
+    assert [(one.harness, one.kind) for one in kept] == [("model", "exit")]

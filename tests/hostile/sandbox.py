@@ -30,7 +30,7 @@ from octavo.errors import OctavoError
 CPU_SECONDS = 10
 MEMORY = 1 << 30
 FILE_SIZE = 256 << 20
-_PATIENCE = 120.0  # seconds of the clock, for a loaded machine
+_PATIENCE = 300.0  # seconds of the clock, for a loaded machine; the processor time has a limit of its own
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = frozenset(f"os.{name}" for name in (
