@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import shutil
@@ -21,7 +20,7 @@ from octavo.algorithms.steps import StepReport
 from octavo.core import codec, files
 from octavo.core.arguments import check_arguments
 from octavo.core.effort import best_path
-from octavo.core.files import write_text
+from octavo.core.files import json_text, write_text
 from octavo.core.outputs import refuse_sources, refuse_special
 from octavo.core.plan import Key, Plan
 from octavo.core.qparams import QParams
@@ -94,7 +93,7 @@ class Result(Shown):
         """Write ``<model>.manifest.json``: versions, recipe and fingerprints, to make the model again."""
         target = f"{path}.manifest.json"
         refuse_sources(self, {"the manifest": target})
-        return write_text(target, json.dumps(self.manifest(), indent=2, default=str) + "\n")
+        return write_text(target, json_text(self.manifest()) + "\n")
 
     def fingerprints(self) -> dict[str, str | None]:
         """Digests of the float model and of the calibration data; None where there is none to tell."""

@@ -149,6 +149,23 @@ def test_names_in_the_drop_ins_logs_are_words(caplog: pytest.LogCaptureFixture) 
         assert len(message) < 2000
 
 
+def _no_number(name: str) -> None:
+    raise ValueError(f"JSON has no {name}")
+
+
+def test_a_manifest_is_json_where_nothing_was_lost(sandbox: Sandbox) -> None:
+    """Weights of zeros are quantized exactly: the ratio of signal to noise is infinite."""
+    made = layer(np.zeros((WIDTH, WIDTH), np.float32))
+
+    def manifest() -> Any:
+        result = octavo.quantize(made, feeds(4), effort="standard", time_limit=1, threads=1)
+        assert "Infinity" in json.dumps(result.manifest(), default=str)
+        path = result.save_manifest(sandbox.out / "m.json")
+        return json.loads(path.read_text(), parse_constant=_no_number)
+
+    assert sandbox.gives(manifest)["tuning"]
+
+
 def test_json_keeps_every_name_as_it_is(sandbox: Sandbox) -> None:
     """What is made for machines is not shortened: names are found again."""
     made = layer()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,20 +11,10 @@ from octavo.cli.console import Console
 
 
 def as_json_text(data: Any) -> str:
-    """Return plain data as JSON that every reader takes: numbers that are not finite become their names."""
-    import json  # a verb that answers people does not need it
+    """Return plain data as JSON."""
+    from octavo.core.files import json_text  # a verb that answers people does not need it
 
-    return json.dumps(_finite(data), indent=2, default=str, allow_nan=False)
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, float) and not math.isfinite(data):
-        return str(data)
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return data
+    return json_text(data)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import shutil
 import stat
@@ -63,6 +64,21 @@ def read_json(path: str | Path, most: int) -> Any:
         return json.loads(read_bytes(path, most).decode("utf-8-sig"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def json_text(data: Any) -> str:
+    """Return plain data as JSON that every reader takes: numbers that are not finite become their names."""
+    return json.dumps(_finite(data), indent=2, default=str, allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return data
 
 
 _HEAD = 4096  # bytes of a file that tell whether it is text

@@ -6,7 +6,6 @@ The output appears as a whole: the models, what belongs beside them, a manifest 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.core import scratch
-from octavo.core.files import write_text
+from octavo.core.files import json_text, write_text
 from octavo.core.progress import Progress, silent
 from octavo.errors import ModelError, OutputError, RecipeError, closest
 from octavo.evaluation.timing.footprint import footprint
@@ -336,5 +335,5 @@ def _describe(staged: Path, result: FolderResult) -> None:
     beside.tell_about_weights(staged, result.written)
     data = result.to_dict()
     manifest = {**versions(), **data}
-    write_text(staged / MANIFEST, json.dumps(manifest, indent=2, default=str) + "\n")
+    write_text(staged / MANIFEST, json_text(manifest) + "\n")
     write_text(staged / "README.md", folder_card(data, manifest))

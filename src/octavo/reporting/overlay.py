@@ -13,12 +13,11 @@ time           microseconds of the operator in the quantized model; of a bench
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from octavo.core.files import replacing
+from octavo.core.files import json_text, replacing
 from octavo.errors import RecipeError
 from octavo.reporting.html.graph_drawing import operators
 from octavo.reporting.html.report_parts import Side, readable
@@ -39,7 +38,7 @@ _MEASURED = {  # a file: the field of an operator, its title, and the colours fr
 def overlays(side: Side) -> dict[str, dict[str, Any]]:
     """Return the node data of each kind that is known, as Model Explorer reads it."""
     rows = [row for row in operators(side) if row["state"] != "end"] or _compared(side)
-    found = {}
+    found: dict[str, Any] = {}
     decided = _planned(side)
     decided |= {row["name"]: _DECISIONS[row["state"]] for row in rows if row.get("state") in _DECISIONS}
     if decided:
@@ -85,7 +84,7 @@ def overlay_files(found: Sequence[Side], folder: str | Path) -> dict[Path, str]:
         for number, side in enumerate(found):
             name = f"{Path(side.name or f'model{number + 1}').stem}." if len(found) > 1 else ""
             for kind, data in overlays(side).items():
-                files[Path(folder) / f"{name}{kind}.json"] = json.dumps(data, ensure_ascii=False, indent=1)
+                files[Path(folder) / f"{name}{kind}.json"] = json_text(data)
     if not files:
         raise RecipeError(
             "Nothing is known of single operators; give the JSON of quantize, compare or bench, or a"
