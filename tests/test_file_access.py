@@ -113,6 +113,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "shutil.rmtree": "the staged output, and the one that it replaces",
     },
     "folders/chat.py": {"subprocess.Popen": "renders a chat template, a program, in a process with limits"},
+    "folders/chat_process.py": {".read_text()": "the kernel's figures of this process"},
     "folders/making.py": {".unlink()": "a variant of the staged output that does not hold"},
     "model/prepare/shapes.py": {
         ".write_bytes()": "the request to it",
