@@ -73,7 +73,7 @@ def tune(
             search.write(best)
     if deadline.is_over and deadline.limit is not None:
         runner.notes.append(
-            f"the time of {deadline.allowed:g} s ended the search before everything was tried"
+            f"the time limit of {deadline.allowed:g} s ended the search before everything was tried"
         )
     return Tuned(
         tuple(runner.trials),
