@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -52,9 +53,10 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays that were kept."""
+    """Return the arrays that were kept; the format has no name for bfloat16 and keeps its two bytes."""
     with np.load(path, allow_pickle=False) as stored:
-        return {str(name): stored[f"a{i}"] for i, name in enumerate(stored["names"].tolist())}
+        found = {str(name): stored[f"a{i}"] for i, name in enumerate(stored["names"].tolist())}
+    return {name: a.view(ml_dtypes.bfloat16) if a.dtype == "V2" else a for name, a in found.items()}
 
 
 def sweep_once() -> None:

@@ -14,7 +14,7 @@ from octavo.algorithms.steps import ListedStep, Phase, Subject
 from octavo.core.lazy import uncollected
 from octavo.core.plan import Plan
 from octavo.core.recipe import Recipe
-from octavo.errors import OctavoError, RecipeError
+from octavo.errors import DataError, OctavoError, RecipeError
 from octavo.model.files import io
 from octavo.model.graph import meta
 from octavo.pipeline.calibrate import Calibrated, calibrated, carried_out, samples_of
@@ -34,6 +34,7 @@ from octavo.pipeline.resolve import (
     weight_steps,
 )
 from octavo.pipeline.weight_inputs import (
+    algorithms_with_data,
     inputs_of,
     is_sequential,
     needs_inputs,
@@ -149,6 +150,11 @@ def _measured(
     becomes one that has to know nothing of inputs.
     """
     given = or_random_tokens(made.model, made.plan, data, run)
+    if given is None and run.observation.stats is None and not (made.plan.needs() or steps.remaining):
+        raise DataError(
+            f"{', '.join(algorithms_with_data(made.plan))} needs calibration data, and none was given; give"
+            " data=…, or choose an algorithm that needs none: algorithm='k-quant'."
+        )
     try:
         found, made = calibrated(made, given, run, steps.remaining)
     except OctavoError as error:

@@ -132,6 +132,12 @@ def without_inputs(recipe: Recipe) -> Recipe:
     return recipe.but(weight_only=replace(recipe.weight_only, algorithm=WITHOUT_DATA))
 
 
+def algorithms_with_data(plan: Plan) -> list[str]:
+    """Return the weight algorithms of a plan that have to know what layers read."""
+    texts = {entry.algorithm for entry in plan.entries.values() if isinstance(entry, Constant)} - {None}
+    return sorted(text for text in texts if text and algorithm(text).wants is not Inputs.NONE)
+
+
 def or_random_tokens(model: ir.Model, plan: Plan, data: Any, run: Run) -> Any:
     """Return the data, or random tokens where there is none and all algorithms of the plan take them."""
     if data is not None or run.observation.stats is not None or plan.needs():

@@ -88,10 +88,15 @@ def accept(recipe: Recipe, target: Target) -> None:
             )
         if not is_operator and style is not Style.QDQ and (scheme.qtype.bits != 8 or scheme.qtype.is_float):
             raise RecipeError(
-                f"{scheme.qtype} {what} exist in the qdq style only; choose style qdq, or an 8-bit integer"
-                " type."
+                f"{scheme.qtype} {what} exist in the qdq style only; choose style qdq,{_or_blocks(recipe)} or"
+                " an 8-bit integer type."
             )
     _accept_combination(recipe)
+
+
+def _or_blocks(recipe: Recipe) -> str:
+    """Return the remark that weights beside float activations come in blocks too."""
+    return " blocks (per='block:32')," if recipe.activations is None else ""
 
 
 def _accept_combination(recipe: Recipe) -> None:

@@ -23,10 +23,11 @@ from octavo.core.progress import Progress
 from octavo.core.recipe import Recipe
 from octavo.core.scheme import Method
 from octavo.core.stats import Stats
-from octavo.errors import OctavoError
+from octavo.errors import ModelError, OctavoError
 from octavo.evaluation.timing.latency import Ratio
 from octavo.model.files import io
 from octavo.model.graph import query
+from octavo.model.prepare.widen import widen
 from octavo.model.runtime.session import Session
 from octavo.pipeline import Destination, KnownStatistics, PreparedModel, Run
 from octavo.pipeline.calibrate import statistics
@@ -72,7 +73,7 @@ class TrialRunner:
     def __post_init__(self) -> None:
         source = self.prepared.source
         self.float_model = Path(source) if isinstance(source, str | Path) else io.load(source)
-        session = Session.open(self.float_model, threads=self.threads)
+        session = self._float_session()
         self.reference = Reference(session, self.split.held, self.folder, self.split.calibration or ())
         self.forecast = Forecast(
             self.run.progress,
@@ -87,6 +88,18 @@ class TrialRunner:
         self.run = replace(self.run, progress=self.forecast.progress)
         self.unchanged = Unchanged(self.float_bytes)
         self._candidates: list[Candidate] = []  # a trial's file has its candidate's number here
+
+    def _float_session(self) -> Session:
+        """Open the float model; one that the runtime has no kernels for is computed in float32."""
+        try:
+            return Session.open(self.float_model, threads=self.threads)
+        except ModelError:
+            wide = io.load(self.prepared.source)
+            if not widen(wide):
+                raise
+            self.float_model = io.save(wide, self.folder / "float32.onnx")[0]
+            self.notes.append("float is computed in float32: the runtime has no kernels for its type")
+            return Session.open(self.float_model, threads=self.threads)
 
     @property
     def threads(self) -> int | None:

@@ -228,7 +228,8 @@ class Search:
         if found is not None and self.best is None:
             self.write(found)
         self.best = found or self.best
-        runner.deadline.is_kept = self.is_close() and not self.thorough
+        ends_sooner = self.is_close() and not self.thorough
+        runner.deadline.is_kept = ends_sooner and runner.reference.language is None
 
     def write(self, trial: Trial) -> None:
         """Write a trial's model to where the result goes."""

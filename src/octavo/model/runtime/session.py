@@ -267,6 +267,7 @@ _WAYS_OUT = {
     "is not a registered function/op": "If it is a custom operator, pass its library as custom_ops.",
     "NOT_IMPLEMENTED": "The runtime has no kernel for this operator and type; export the model in float32.",
     "No corresponding Numpy type": "Cast that output to a type that numpy has, for example float32.",
+    "indices element out of data bounds": "A token lies beyond the model's table: give its own tokenizer.",
     "opset": "Convert the model to an opset that this runtime knows.",
     "IR version": "Save the model with a lower IR version, or install a newer onnxruntime.",
 }
