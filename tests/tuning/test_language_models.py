@@ -19,6 +19,7 @@ from octavo.model.runtime.session import Session
 from octavo.tuning import runner
 from octavo.tuning.candidates import Candidate
 from octavo.tuning.choice import pick
+from octavo.tuning.deadline import Limit
 from octavo.tuning.language import LanguageModel, Pace, Predictions, TokenSpeeds
 from octavo.tuning.objective import Objective
 from octavo.tuning.requirements import Requirements
@@ -154,6 +155,20 @@ def test_int8_and_4_bits_are_tried_and_the_result_runs(tmp_path: Any) -> None:
     assert "equal classes" not in table
     session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
     assert session.run(["logits"], data[0])[0].shape == (1, 24, VOCABULARY)
+
+
+@pytest.mark.usefixtures("_fixed_speeds")
+def test_4_bits_are_tried_after_8_that_meet_the_requirements() -> None:
+    model = primitive_decoder()
+    found = octavo.quantize(
+        model,
+        feeds(model),
+        time_limit=Limit(1e6, counts_waiting=False, once_kept=0.0),
+        threads=1,
+        engine="serial",
+    )
+    assert found.choice is not None
+    assert {trial.name: trial.error for trial in found.choice.trials}["4 bits"] is None
 
 
 def test_prompts_and_tokens_are_timed_with_a_cache() -> None:
