@@ -388,6 +388,20 @@ def test_decoders_of_two_opsets_are_not_merged(tmp_path: Path) -> None:
     assert "onnx/decoder_model_merged.onnx" not in contents(tmp_path / "out")
 
 
+def test_variants_of_a_float16_model_have_the_names_of_those_of_float32(tmp_path: Path) -> None:
+    source = text_encoder(tmp_path / "source")
+    octavo.quantize(
+        source / "model.onnx", float_type="fp16:compute", io="fp16", output=source / "model_fp16.onnx"
+    )
+    (source / "model.onnx").unlink()
+    data = texts(tmp_path / "t.txt")
+    result = quantized(source, tmp_path / "out", data, variants="fp32,fp16,q8")
+    models = {name for name in contents(tmp_path / "out") if name.endswith(".onnx")}
+    assert models == {"onnx/model_fp16.onnx", "onnx/model_quantized.onnx"}  # the folder's own, and q8
+    (refused,) = result.refused
+    assert refused.variant.name == "fp16" and "what the folder has" in refused.reason
+
+
 def test_models_that_share_a_file_of_weights_share_it_in_the_output(tmp_path: Path) -> None:
     source = encoder_decoder(tmp_path / "source")
     paths = [source / f"{name}.onnx" for name in ("decoder_model", "decoder_with_past_model")]

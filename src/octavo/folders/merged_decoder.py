@@ -40,7 +40,7 @@ class MergedDecoder:
 
     def __init__(self, first: Part, later: Part, makers: Makers) -> None:
         root = makers.pipeline.store / "merged"
-        path = root / f"{first.name}{_NAME}.onnx"
+        path = root / Path(first.name).with_name(f"{first.base}{_NAME}.onnx")
         path.parent.mkdir(parents=True)
         self._merge(first.path, later.path, path)
         self.part = read_part(path, root)

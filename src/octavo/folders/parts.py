@@ -20,6 +20,7 @@ from enum import Enum
 from pathlib import Path
 
 from octavo.data.decoder import is_past
+from octavo.folders.variants import SUFFIXES
 from octavo.model.files import io
 from octavo.model.graph import meta
 from octavo.model.graph.merging import CACHE_BRANCH
@@ -68,6 +69,12 @@ class Part:
     def stem(self) -> str:
         """The file's name without its suffix, which clients know the part by."""
         return self.path.stem
+
+    @property
+    def base(self) -> str:
+        """How the names of its variants begin: without ``_fp16``, where the folder has no other form."""
+        found = (suffix for suffix in SUFFIXES if suffix and self.stem.endswith(suffix))
+        return self.stem.removesuffix(next(found, ""))
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -273,8 +273,11 @@ class _Run:
         found: list[Trial] = []
         for number, variant in enumerate(self.wanted[part.name]):
             self.tell(f"{part.stem} {variant.name}", done + number, count)
-            if not variant.is_float:
-                found.append(maker.make(variant, target / f"{part.stem}{variant.suffix}.onnx"))
+            path = target / f"{part.stem if self.auto else part.base}{variant.suffix}.onnx"
+            if path.name == part.path.name and not variant.is_float:
+                found.append(Trial(part, variant, reason="it is what the folder has"))
+            elif not variant.is_float:
+                found.append(maker.make(variant, path))
             elif not self.auto:  # which takes float where nothing else is chosen
                 found.append(self._float(part, target))
         return found
