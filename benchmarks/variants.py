@@ -105,6 +105,17 @@ def write_wav(path: Path, samples: Any) -> None:
         file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
 
 
+def used(result: octavo.FolderResult, source: Path, part: str, name: str) -> Path:
+    """The file of a part in a variant, or in the nearest that holds."""
+    tried = {one.variant.name: one for one in result.trials if one.part.stem == part}
+    found = tried.get(name)
+    if found is not None and not found.holds:
+        found = result.nearest(found)
+    if found is None or found.file is None or found.variant.is_float:
+        return source / f"{part}.onnx"
+    return result.output / found.file
+
+
 def whisper(source: Path, zoo: Path, work: Path, variants: str, count: int) -> None:
     """Quantize Whisper on some clips, and transcribe others with every variant."""
     calibration, held_back = clips(zoo)
@@ -113,11 +124,12 @@ def whisper(source: Path, zoo: Path, work: Path, variants: str, count: int) -> N
     for number, samples in enumerate(calibration):
         write_wav(sounds / f"{number}.wav", samples)
     output = work / "whisper.out"
-    print(octavo.quantize_folder(source, sounds, output=output, variants=variants, threads=1))
+    result = octavo.quantize_folder(source, sounds, output=output, variants=variants, threads=1)
+    print(result)
     texts: list[list[str]] = []
-    for name, suffix in ((one.name, one.suffix) for one in VARIANTS.values()):
-        paths = [(output / "onnx" if suffix else source) / f"{part}{suffix}.onnx" for part in PARTS]
-        if not all(path.exists() for path in paths):
+    for name in VARIANTS:
+        paths = [used(result, source, part, name) for part in PARTS]
+        if name != "fp32" and not any(one.variant.name == name for one in result.written):
             continue
         parts, started = [opened(path) for path in paths], time.process_time()
         texts_of = (transcribed(parts, source / "tokenizer.json", sound) for sound in held_back[:count])
@@ -130,7 +142,8 @@ def whisper(source: Path, zoo: Path, work: Path, variants: str, count: int) -> N
         size = sum(map(size_of, paths))
         print(
             f"{name}: {wrong} of {total} words wrong ({100 * wrong / max(total, 1):.1f} %), {unlike} unlike"
-            f" float, {seconds:.1f} s, {size / 1e6:.0f} MB: {' '.join(found[0])[:70]}",
+            f" float, {seconds:.1f} s, {size / 1e6:.0f} MB"
+            f" ({', '.join(path.stem for path in paths)}): {' '.join(found[0])[:70]}",
             flush=True,
         )
 

@@ -341,6 +341,26 @@ def test_datasheets_say_what_16_bit_floats_are() -> None:
     }
 
 
+def test_logarithms_of_small_numbers_stay_float32_with_what_computes_them() -> None:
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"], "layer"), node("Mul", ["h", "h"], ["power"], "square"),
+        node("MatMul", ["power", "mel"], ["bands"], "bands"), node("Max", ["bands", "least"], ["m"], "floor"),
+        node("Log", ["m"], ["l"], "log"), node("MatMul", ["l", "v"], ["y"], "after"),
+    ]  # fmt: skip
+    arrays = {
+        "w": normal(64, 64), "mel": np.abs(normal(64, 32)), "v": normal(32, 16), "least": np.float32(1e-12)
+    }  # fmt: skip
+    source = chain(nodes, arrays, (4, 64))
+    quiet = [{"x": np.float32(1e-5) * normal(4, 64)}, {"x": normal(4, 64)}]
+    kept = half(converted(source, quiet)).kept
+    assert {"log", "floor", "bands", "square"} <= set(kept) and not {"layer", "after"} & set(kept)
+    assert "logarithm" in kept["square"] and "logarithm" in kept["bands"]
+    assert decibels(source, converted(source, quiet), quiet[0]) > 50
+    loud = [{"x": 1 + 0.1 * np.abs(normal(4, 64))}]
+    arrays |= {"w": np.abs(arrays["w"]) / 64, "least": np.float32(1e-3)}
+    assert "bands" not in half(converted(chain(nodes, arrays, (4, 64)), loud)).kept
+
+
 @pytest.mark.parametrize("more", [{}, {"weights": "int8", "effort": "plain"}], ids=["alone", "beside int8"])
 def test_inputs_in_16_bits_are_checked_on_samples_in_32(more: dict[str, Any], tmp_path: Path) -> None:
     nodes = [node("MatMul", ["x", "w"], ["h"], "layer"), node("Erf", ["h"], ["y"], "curve")]

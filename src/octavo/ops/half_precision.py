@@ -42,6 +42,15 @@ ANGLES = frozenset({"Sin", "Cos", "Tan"})
 KEEPS_ANGLES = MAKE_VALUES | frozenset(
     {"Add", "Sub", "Mul", "Div", "Neg", "Sum", "CumSum", "Mod", "MatMul", "Gemm", "Einsum"}
 )
+# Operators between a logarithm and the linear layers behind it, through which small numbers stay small:
+# powers of spectra, probabilities.
+KEEPS_SMALL = MAKE_VALUES | frozenset(
+    {
+        "Mul", "Pow", "Add", "Sum", "Sqrt", "Div", "Max", "Min", "Clip", "Abs", "Relu", "Exp", "Softmax",
+        "Sigmoid", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceSumSquare", "Transpose", "Reshape",
+        "Flatten", "Unsqueeze", "Squeeze", "Slice", "Split", "Concat", "Gather", "Identity",
+    }
+)  # fmt: skip
 # Operators whose result may be much smaller than what they read.
 DIFFERENCES = frozenset({"Add", "Sub", "Sum"})
 # Operators whose result has the type that an attribute says.

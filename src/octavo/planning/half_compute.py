@@ -12,6 +12,8 @@ An operator computes in 16 bits unless
 - its result is turned into integers: sizes and indices have to be exact;
 - it leads to an angle of more than :data:`LARGEST_ANGLE`. Rounding makes an error of up to ``2⁻¹¹·a`` in an
   angle ``a``, and sine and cosine have that error whole;
+- it leads to the logarithm of numbers that may be subnormal. Their rounding error is not small beside them,
+  and the logarithm has it whole;
 - it leads to a difference of numbers that are large beside it. The difference of numbers ``d`` times as
   large as itself has ``20 · log10(d)`` dB less than they have.
 """
@@ -37,6 +39,7 @@ from octavo.ops.half_precision import (
     ANGLES,
     DIFFERENCES,
     KEEPS_ANGLES,
+    KEEPS_SMALL,
     NORMALIZES_BY,
     TYPED_BY_ATTRIBUTE,
     WIDE_RESULTS,
@@ -120,6 +123,7 @@ class _Compute:
                 self.kept[node.name or ""] = reason
         self._keep_integers_exact(nodes)
         self._keep_angles(nodes)
+        self._keep_logarithms(nodes)
         self._keep_differences(nodes)
         self._keep_sizes_exact(nodes)
         computed = tuple(node.name or "" for node in nodes if node.name not in self.kept)
@@ -243,6 +247,26 @@ class _Compute:
                 self._keep(node, _ANGLE)
                 self._keep_behind(node.inputs, _ANGLE, _keeps_angles)
 
+    def _keep_logarithms(self, nodes: list[ir.Node]) -> None:
+        """Keep in float32 the logarithm of numbers that may be small, and what computes these."""
+        for node in nodes:
+            if query.is_op(node, "Log") and self._may_be_small(node.inputs[0]):
+                self._keep(node, _LOGARITHM)
+                self._keep_behind(node.inputs, _LOGARITHM, self._stays_small)
+
+    def _stays_small(self, value: ir.Value) -> bool:
+        """Whether a value may be small, and what it is computed from too."""
+        producer = value.producer()
+        known = producer is not None and not producer.domain
+        keeps = known and producer is not None and producer.op_type in KEEPS_SMALL
+        measured = self._reached(value) is not None and known
+        return (keeps or measured) and self._may_be_small(value)
+
+    def _may_be_small(self, value: ir.Value | None) -> bool:
+        """Whether a tensor of positive numbers holds some that lose bits, or may, as it was not measured."""
+        found = self.ranges.get(value.name or "") if value is not None and self.ranges is not None else None
+        return found is None or 0 <= found.low < SMALLEST[self.float_type]
+
     def _keep_differences(self, nodes: list[ir.Node]) -> None:
         """Keep in float32 differences of numbers that are large beside them, and what gives those numbers."""
         for node in nodes:
@@ -285,6 +309,7 @@ class _Compute:
 
 _FROM_INTEGERS = "it computes from integers, which may be beyond those that the type has"
 _ANGLE = "it leads to the sine of an angle, whose rounding error grows with the angle"
+_LOGARITHM = "it leads to the logarithm of numbers that are so small that they lose bits"
 _EXACT = "its result becomes sizes or indices, which have to be exact"
 
 
