@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import octavo
+from octavo.algorithms.steps import Change, StepReport
 from octavo.errors import OutputError, RecipeError
 from octavo.evaluation.timing.latency import Ratio
 from octavo.tuning.candidates import Candidate
@@ -39,6 +40,32 @@ def test_of_those_that_are_hardly_apart_the_one_of_fewest_steps_is_chosen() -> N
     more = replace(trial("more", 1.7, 25.2), candidate=Candidate("more", octavo.W8A8.but(steps=steps), ""))
     assert chosen(more, trial("less", 1.7, 25.0)) == "less"
     assert chosen(more, trial("less", 1.7, 24.0)) == "more"
+
+
+def distilled(decibels: float, changed: int = 1) -> Trial:
+    """A trial that refines the one named "less"."""
+    done = tuple(Change("layer", "fitted", 0.2, 0.1) for _ in range(changed))
+    result: Any = SimpleNamespace(
+        steps=(StepReport("distill", done),), plan=SimpleNamespace(nodes={"layer": None})
+    )
+    candidate = Candidate("less, distilled", octavo.W8A8.but(steps=("distill",)), "", refines="less")
+    return replace(trial("less, distilled", 1.7, decibels), candidate=candidate, result=result)
+
+
+def test_a_trial_that_fits_the_best_one_further_takes_its_place() -> None:
+    less, other = trial("less", 1.7, 25.0), trial("other", 1.7, 24.9)
+    assert chosen(less, other, distilled(24.8)) == "less, distilled"
+    assert chosen(less, other, distilled(25.3)) == "less, distilled"
+
+
+def test_it_does_not_where_it_is_worse_or_changed_nothing() -> None:
+    less = trial("less", 1.7, 25.0)
+    assert chosen(less, distilled(24.0)) == "less"
+    assert chosen(less, distilled(25.3, changed=0)) == "less"
+
+
+def test_it_does_not_take_the_place_of_another() -> None:
+    assert chosen(trial("less", 1.2, 25.0), trial("best", 1.9, 25.0), distilled(28.0)) == "best"
 
 
 def test_of_those_that_are_hardly_apart_the_one_of_fewest_layers_at_run_time_is_chosen() -> None:

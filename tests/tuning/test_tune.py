@@ -76,6 +76,26 @@ def test_layers_are_listed_by_what_they_lose_alone(found: tuple[octavo.Tuned, Pa
 
 
 @pytest.mark.usefixtures("_untimed")
+def test_the_trial_to_be_chosen_is_fitted_to_probabilities_that_the_model_returns() -> None:
+    proto = conv_and_linear()
+    assert not any("distilled" in trial.name for trial in tune(samples(16)).trials)  # it returns scores
+    arrays = {"b2": np.linspace(-1, 1, 5, dtype=np.float32)}
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in arrays.items())
+    proto.graph.node.extend(
+        [node("Add", ["logits", "b2"], ["z"], "bias2"), node("Softmax", ["z"], ["p"], "softmax", axis=-1)]
+    )
+    proto.graph.output[0].CopyFrom(tensor("p", ["n", 5]))
+    options: dict[str, Any] = {"threads": 1, "seconds": 0.02, "engine": "serial"}
+    tuned = tuned_by(proto, samples(32), requirements=LENIENT, **options)
+    assert tuned.best is not None
+    fitted = tuned.trials[-1]
+    refined = tuned.best.candidate.refines or tuned.best.name
+    assert fitted.name == f"{refined}, distilled"
+    assert fitted.result is not None
+    assert fitted.result.steps[-1].step == "distill"
+
+
+@pytest.mark.usefixtures("_untimed")
 def test_statistics_are_collected_once(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[set[str]] = []
     real = runner.statistics

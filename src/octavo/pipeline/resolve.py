@@ -6,7 +6,8 @@ made again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,12 +23,15 @@ from octavo.core.recipe import Recipe
 from octavo.core.stats import Range, State, Stats
 from octavo.data.fingerprints import FingerprintedSamples
 from octavo.errors import DataError, RecipeError
+from octavo.model.runtime.session import Array, Session
 from octavo.pipeline.calibrate import Calibrated, completed, observe, probed_again, samples_of, settled
 from octavo.pipeline.options import Run
 from octavo.pipeline.plan import Planned
 from octavo.pipeline.sequential import quantized_in_order
 from octavo.pipeline.weight_inputs import inputs_of, is_sequential
 from octavo.planning.resolve import Params
+
+MOST_COMPARED = 64  # samples that both models are run on, spread over the data
 
 
 @dataclass(frozen=True)
@@ -156,9 +160,12 @@ def resolved(
     inputs = inputs_of(model, plan, found.probes) if found is not None else None
     params = planning.resolve(model, plan, ranges, inputs, known)
     if steps is not None and found is not None:
+        chosen = steps.of_phase(Phase.INTEGERS)
         trial = _trial(model, plan, params, found, run)
+        if trial is not None and any(one.reads_float_model for one in chosen):
+            trial = replace(trial, float_model=model.clone())
         subject = Subject(model, steps.recipe, plan, params, trial=trial, progress=run.progress)
-        reports += stepping.apply(steps.of_phase(Phase.INTEGERS), subject, found.probes)
+        reports += stepping.apply(chosen, subject, found.probes)
     return params, reports
 
 
@@ -177,7 +184,20 @@ def _trial(model: ir.Model, plan: Plan, params: Params, found: Calibrated, run: 
         with probed(observed, requests) as needs:
             return observe(observed, {}, samples, _alone(run), needs)
 
-    return Trial(emitted, statistics, samples.can_repeat)
+    def outputs(observed: ir.Model, names: Sequence[str]) -> Iterator[dict[str, Array]]:
+        execution = run.execution
+        session = Session.open(
+            observed,
+            providers=execution.providers,
+            threads=execution.threads,
+            custom_ops=execution.custom_ops,
+            outputs=names,
+        )
+        apart = -(-samples.length // MOST_COMPARED) if samples.length is not None else 1
+        for sample in itertools.islice(samples.portion(), 0, MOST_COMPARED * apart, apart):
+            yield session.run(sample, names)
+
+    return Trial(emitted, statistics, outputs, samples.can_repeat)
 
 
 def _alone(run: Run) -> Run:

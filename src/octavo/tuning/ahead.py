@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from octavo.tuning.candidates import repaired, stepped_round
+from octavo.tuning.candidates import DISTILL, repaired, stepped_round
 from octavo.tuning.forecast import LIKELY, UNLIKELY, UNSURE, Work, weight_products
 from octavo.tuning.trial import Trial
 
@@ -61,6 +61,7 @@ class Ahead:
             "layers in float": [grown] * (2 if search.thorough else start is not None and not close),
             "compressed": [],
             "finals": self.final_works(UNLIKELY if steps else LIKELY),
+            "distilled": self._distill_works(start),
         }
 
     def final_works(self, chance: float) -> list[Work]:
@@ -72,6 +73,11 @@ class Ahead:
             chance = UNLIKELY
         timed = min(FINALISTS, max(2, len(good))) if good else FINALISTS
         return [Work(timed=timed, seconds=search.seconds, chance=chance)]
+
+    def _distill_works(self, start: Trial | None) -> list[Work]:
+        if start is None or not start.candidate.static or not self.search.has_scores(start):
+            return []
+        return [Work.of_steps((DISTILL,), 0.0)]
 
     def _step_works(self, start: Trial, chance: float) -> list[Work]:
         """Return what the candidates with steps take that are not made yet; what others observed is known."""

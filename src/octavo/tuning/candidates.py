@@ -28,6 +28,7 @@ FEW_CONVOLUTIONS, MANY_CONVOLUTIONS = (
 )  # convolutions of a graph: with so many the first one may stay float, or the first two
 AVERAGED = MinMax(average=True)  # one odd sample of a hundred can make ranges five times as wide
 _SHIFTS = "bias-correction"
+DISTILL = "distill"
 _GROUPS = (
     ("linear layers", MATRIX_PRODUCTS | {"Attention"}),
     ("convolutions", CONVOLUTIONS),
@@ -42,6 +43,7 @@ class Candidate:
     recipe: Recipe
     idea: str
     faster_than: str | None = None  # the one that this is a try to outrun, by name
+    refines: str | None = None  # the one whose numbers this fits further, by name
 
     @property
     def static(self) -> bool:
@@ -84,6 +86,18 @@ def _with_steps(start: Candidate, words: str, more: Sequence[str]) -> Candidate:
     steps = (*given, *(text for text in more if text.partition(":")[0] not in names))
     idea = f"the steps {', '.join(steps)}"
     return Candidate(f"{start.name}, {words}", start.recipe.but(steps=steps), idea)
+
+
+def distilled(candidate: Candidate) -> Candidate:
+    """Return the same with its last layers fitted to the float model's probabilities."""
+    recipe = candidate.recipe
+    return replace(
+        candidate,
+        name=f"{candidate.name}, distilled",
+        recipe=recipe.but(steps=(*recipe.steps, DISTILL)),
+        idea=f"{candidate.idea}; the layers of scores are fitted to float's probabilities",
+        refines=candidate.name,
+    )
 
 
 def mixed_round(start: Candidate, plan: Plan) -> list[Candidate]:

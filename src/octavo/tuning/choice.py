@@ -24,7 +24,8 @@ loses is refused: a model of 24 dB that saves 6 % of the bytes is, one that save
 **Noise wins nothing.** A trial counts with the lower end of its interval of speed. Those that can't be told
 apart from the one with the highest value count as equally fast, and the one that is best in all else is
 taken; of those that are less than 0.015 worse, the one of fewest steps, as each step fits the model to its
-samples, and then of fewest layers whose ranges are found at run time.
+samples, and then of fewest layers whose ranges are found at run time. A trial that fits the last layers of
+the one taken to float's probabilities takes its place, unless held-back samples show it to be worse.
 
 **What is promised is a faster model.** A trial that is less than 5 % faster than float, as much as two
 sessions of one model may differ, or that may be slower, is taken only where no other will do, or where those
@@ -43,6 +44,7 @@ from itertools import permutations
 
 from octavo.errors import OutputError
 from octavo.evaluation.timing.latency import Ratio
+from octavo.tuning.candidates import DISTILL
 from octavo.tuning.fidelity import Fidelity
 from octavo.tuning.requirements import ALIKE, FAITHFUL_DB, Requirements
 from octavo.tuning.trial import UNKNOWN, Trial
@@ -165,9 +167,10 @@ def pick(
     """Return the best, whether it meets the requirements, and why it is this one."""
     good = _good(trials, requirements, unchanged)
     if good:
-        first = max(good, key=lambda trial: value(trial, requirements))
-        rivals = [trial for trial in good if alike(trial, first) and trial.runs_float <= first.runs_float]
-        best = _simplest(rivals, requirements)
+        plain = [trial for trial in good if trial.candidate.refines is None] or good
+        first = max(plain, key=lambda trial: value(trial, requirements))
+        rivals = [trial for trial in plain if alike(trial, first) and trial.runs_float <= first.runs_float]
+        best = _refined(_simplest(rivals, requirements), good, requirements)
         return best, True, f"{best.name}: {words(best)}{_promise(best)}"
     ran = [trial for trial in trials if trial.error is None]
     if not ran:
@@ -238,6 +241,22 @@ def _simplest(rivals: Sequence[Trial], requirements: Requirements) -> Trial:
     highest = max(standing(trial, requirements) for trial in rivals)
     near = [trial for trial in rivals if standing(trial, requirements) >= highest - SMALL_DIFFERENCE]
     return min(near, key=lambda trial: (*_changes(trial), -standing(trial, requirements)))
+
+
+def _refined(best: Trial, good: Sequence[Trial], requirements: Requirements) -> Trial:
+    """Return the trial that fits the numbers of the best one further, unless it is worse by its answers.
+
+    Such a step has left samples out by itself to see what it gains, many more than the search has held back.
+    """
+    least = closeness(best, requirements) - SMALL_DIFFERENCE
+    refining = [one for one in good if one.candidate.refines == best.name and _is_fitted(one)]
+    return next((one for one in refining if closeness(one, requirements) >= least), best)
+
+
+def _is_fitted(trial: Trial) -> bool:
+    """Whether the step that refines a trial changed anything."""
+    reports = trial.result.steps if trial.result is not None else ()
+    return any(report.step == DISTILL and report.changed for report in reports)
 
 
 def _changes(trial: Trial) -> tuple[int, int]:

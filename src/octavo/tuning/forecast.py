@@ -43,8 +43,9 @@ TIMING_FACTOR = 1.0  # of the seconds given, after which intervals mostly tell
 PRODUCT_RATE = 7e8  # of steps that go through the weights of a layer, in a second
 STEP_BOUNDS = 0.6, 1.5  # times the passes of steps: what they take differs from model to model
 LIKELY, UNSURE, UNLIKELY = 0.9, 0.5, 0.1  # chances of a work that may be left out
-AFTER_PASSES = ("quantize", "clip", "rounding", "bias-correction", "verify")  # phases once all is observed
-AFTER_PRODUCTS = ("bias-correction", "verify")  # phases once all is computed
+# Phases once all is observed, and once all is computed.
+AFTER_PASSES = ("quantize", "clip", "rounding", "bias-correction", "distill", "verify")
+AFTER_PRODUCTS = ("bias-correction", "distill", "verify")
 LARGEST_CORRECTION = 5.0  # of the pace, by what work has taken so far
 MEMORY = 0.5  # of what earlier work counts for the pace, when further work ends
 TELLING = 0.25  # share of a phase after which its speed tells when it ends
@@ -56,6 +57,7 @@ STEP_COSTS = {
     "clip": (2.0, 1, 0.0),
     "rounding": (8.0, 0, 1.0),
     "bias-correction": (0.2, 0, 0.0),
+    "distill": (2.0, 0, 0.0),
 }
 
 

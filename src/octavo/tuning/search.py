@@ -16,15 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo.algorithms.layers.score_layers import score_layers
+from octavo.algorithms.steps import Subject
 from octavo.core.recipe import Recipe
 from octavo.errors import OctavoError
 from octavo.pipeline import Destination
 from octavo.tuning import choice
 from octavo.tuning.ahead import FINALISTS, FIRST_LOOK, Ahead
 from octavo.tuning.candidates import (
+    DISTILL,
     EQUALIZE,
     Candidate,
     compressed_round,
+    distilled,
     dynamic_round,
     groups,
     is_restricted,
@@ -106,6 +110,8 @@ class Search:
         self._compress()
         self.begin("finals")
         self._finals()
+        self.begin("distilled")
+        self._distill()
 
     def begin(self, stage: str) -> None:
         """Take note of a stage that begins, and of what is ahead as far as the trials tell by now."""
@@ -392,6 +398,21 @@ class Search:
         """Whether measuring speeds in further sessions would not change what is chosen."""
         runner = self.runner
         return choice.is_settled(runner.trials, self.requirements, runner.unchanged, ALIKE / 2)
+
+    def _distill(self) -> None:
+        """Fit the last layers of the trial to be chosen to float's probabilities."""
+        if self.best is None:
+            return
+        best, met, _ = choice.pick(self.runner.trials, self.requirements, self.runner.unchanged)
+        if met and best.candidate.static and self.has_scores(best):
+            self._time(self.runner.try_all([distilled(best.candidate)]))
+
+    def has_scores(self, trial: Trial) -> bool:
+        """Whether a trial has layers whose scores the model returns as probabilities, to be fitted."""
+        if trial.result is None or DISTILL in trial.candidate.recipe.steps:
+            return False
+        subject = Subject(self.runner.prepared.model, trial.candidate.recipe, trial.result.plan)
+        return any(score_layers(subject))
 
     def finalists(self) -> list[Trial]:
         """Return the trials that come into question, the best first."""

@@ -66,6 +66,12 @@ class Layer:
         return any(pads) or query.attribute(self.node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
 
     @property
+    def is_pointwise(self) -> bool:
+        """Whether each output reads one position, and all are read."""
+        strides = query.attribute(self.node, "strides", ()) or ()
+        return not self.padded and all(k == 1 for k in self.kernel) and all(s == 1 for s in strides)
+
+    @property
     def outputs(self) -> int:
         """Return the number of output channels."""
         dims = query.static_shape(self.weight) or (0, 0)

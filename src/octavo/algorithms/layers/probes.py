@@ -102,7 +102,7 @@ class Probes:
         names = moment_names(layer, sampled=sampled)
         if names["sum"] in self.requests:
             return
-        taps = conv_taps(layer) if self._has_fixed_sizes and not _is_pointwise(layer) else None
+        taps = conv_taps(layer) if self._has_fixed_sizes and not layer.is_pointwise else None
         if taps is not None:
             self._summed_by_taps(layer.x, taps, names)
             return
@@ -199,7 +199,7 @@ class Probes:
         self._graph = layer.x.graph or self.model.graph
         if not layer.is_conv:
             return self._in_columns(layer.x, layer.inputs)
-        x = layer.x if _is_pointwise(layer) else self._unfolded(layer)
+        x = layer.x if layer.is_pointwise else self._unfolded(layer)
         found = self.node("Reshape", [x, self._shape(0, layer.groups, layer.products, -1)])
         step = _step(layer)
         return self._every(found, 3, step) if step > 1 else found
@@ -281,12 +281,6 @@ def _has_fixed_size(value: ir.Value) -> bool:
     """Return whether an input has one size but for batches: then the sizes of feature maps are true."""
     dims = query.shape(value)
     return dims is not None and None not in dims[1:]
-
-
-def _is_pointwise(layer: Layer) -> bool:
-    """Return whether each output of a convolution reads one position, and all are read."""
-    strides = query.attribute(layer.node, "strides", ()) or ()
-    return not layer.padded and all(k == 1 for k in layer.kernel) and all(s == 1 for s in strides)
 
 
 def _step(layer: Layer) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy.typing as npt
 import onnx_ir as ir
 
 from octavo.algorithms.layers.statistics_requests import StatisticsRequests
@@ -32,7 +33,9 @@ class Trial:
 
     quantized_model: Callable[[], ir.Model]
     statistics: Callable[[ir.Model, StatisticsRequests], Mapping[str, State]]
+    outputs: Callable[[ir.Model, Sequence[str]], Iterator[Mapping[str, npt.NDArray[Any]]]]  # of tensors
     can_repeat: bool = True  # the data can be read again
+    float_model: ir.Model | None = None  # as it was before steps changed integers, if one reads it
 
 
 @dataclass

@@ -29,6 +29,7 @@ _STEPS: dict[str, str] = {
     "clip": "clip:Clip",
     "rounding": "rounding:Rounding",
     "bias-correction": "bias_correction:BiasCorrection",
+    "distill": "distill:Distill",
 }
 NAMES = tuple(_STEPS)
 FOR_BLOCKS = ("awq", "cache")  # steps of weights in blocks beside float activations

@@ -86,6 +86,7 @@ class Step:
     name: ClassVar[str]
     phase: ClassVar[Phase]
     summary: ClassVar[str]
+    reads_float_model: ClassVar[bool] = False  # beside the quantized one, when integers are known
 
     def prepare(self, subject: Subject) -> None:
         """Change the float model as needed before it is planned; most steps leave it as it is."""
