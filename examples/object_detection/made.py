@@ -18,7 +18,7 @@ SIDE, CELL, CLASSES = 64, 8, ("red", "green", "blue")
 
 
 def write_images(folder: Path, count: int, seed: int) -> Path:
-    """Write PNG images and ``annotations.json`` beside them, in COCO's format; returns the latter."""
+    """Write PNG images, and beside their folder their annotations in COCO's format; returns the latter."""
     from PIL import Image
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -166,3 +166,12 @@ def test_a_card_says_what_from_what_and_how(pair: Path) -> None:
         assert word in card
     command: Any = card.split("$ octavo ")[1].splitlines()[0]
     assert main(command.split()) == 0
+
+
+def test_the_card_of_compressed_weights_speaks_of_no_quantized_activations(pair: Path) -> None:
+    assert (
+        main(["quantize", "model.onnx", "-o", "small.onnx", "--compressed", "all", "--card", "small.md"]) == 0
+    )
+    card = Path("small.md").read_text(encoding="utf-8")
+    assert "stored as int8" in card
+    assert "| activations | float |" in card

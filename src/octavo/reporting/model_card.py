@@ -68,10 +68,17 @@ def _half_rows(result: Mapping[str, Any]) -> list[list[str]]:
 def _type_rows(result: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[list[str]]:
     return [
         ["kept in float", many(len(result["skipped"]), "operator")],
-        ["weights", _scheme(recipe.get("weights"))],
-        ["activations", _scheme(recipe.get("activations"))],
+        ["weights", _weights(result, recipe)],
+        ["activations", _scheme(recipe.get("activations")) if result["quantized"] else "float"],
         ["format", str(recipe.get("style", "qdq"))],
     ]
+
+
+def _weights(result: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
+    if result["quantized"]:
+        return _scheme(recipe.get("weights"))
+    compressed = (result.get("plan") or {}).get("compressed") or ()
+    return f"float, {len(compressed)} of them stored as int8" if compressed else "float"
 
 
 def _short(fingerprint: str | None) -> str:
