@@ -13,7 +13,7 @@ import pytest
 
 from data.feeding import feeds
 from octavo.data.feeds import Feeds
-from octavo.data.readers import archives
+from octavo.data.readers import archives, numpy_files
 from octavo.errors import DataError
 from octavo.model.runtime.session import InputSpec
 
@@ -29,6 +29,11 @@ def test_the_file_of_a_wrong_sample_is_named(tmp_path: Path) -> None:
     np.save(tmp_path / "a1.npy", np.zeros((1, 3)))
     with pytest.raises(DataError, match=r"a1\.npy.* takes float32, and the array holds float64"):
         list(feeds(tmp_path, SPECS))
+
+
+def test_a_file_that_may_not_be_read_is_told_why() -> None:
+    error = PermissionError(13, "Permission denied", "a.npz")
+    assert str(numpy_files._unreadable(Path("a.npz"), error)) == "a.npz can't be read: Permission denied."
 
 
 def test_objects_in_archives_are_refused(tmp_path: Path) -> None:

@@ -215,6 +215,8 @@ def _stream(file: Path | Member, archive: OpenArchive | None) -> IO[bytes]:
 def _unreadable(file: Path | Member, error: Exception) -> DataError:
     if isinstance(error, zipfile.BadZipFile | EOFError):
         return DataError(f"{file} can't be read as numpy data: it is damaged or cut short; write it again.")
+    if isinstance(error, OSError) and error.strerror:
+        return DataError(f"{file} can't be read: {error.strerror}.")
     return DataError(
         f"{file} can't be read as numpy data: {str(error) or type(error).__name__}. Python objects are "
         "refused; save plain arrays."
