@@ -13,7 +13,7 @@ from octavo.algorithms.steps import Change, StepReport
 from octavo.errors import OutputError, RecipeError
 from octavo.evaluation.timing.latency import Ratio
 from octavo.tuning.candidates import Candidate
-from octavo.tuning.choice import Unchanged, compressed_could_win, is_settled, pick, with_exact_weights
+from octavo.tuning.choice import Unchanged, compressed_could_win, is_settled, lost, pick, with_exact_weights
 from octavo.tuning.deadline import Deadline, Limit
 from octavo.tuning.fidelity import Fidelity
 from octavo.tuning.requirements import Drop, Requirements
@@ -332,6 +332,12 @@ def test_sessions_of_one_model_that_differ_unsettle_what_each_of_them_tells() ->
     trials = [uncertain("fast", 1.5, 25, 0.005), uncertain("slow", 1.45, 26, 0.005)]
     assert is_settled(trials, Requirements(), Unchanged(400))
     assert not is_settled(trials, Requirements(), Unchanged(400), apart=0.025)
+
+
+def test_beyond_forty_decibels_nothing_is_lost_and_below_them_as_much_as_they_are_worth() -> None:
+    assert lost(trial("static", 2.0, 41.0), Requirements()) == 0
+    assert lost(trial("static", 2.0, 30.0), Requirements()) == pytest.approx(0.1)
+    assert lost(trial("static", 2.0, 20.0), Requirements()) == pytest.approx(0.4)
 
 
 def test_exact_weights_take_their_share_of_the_noise_away() -> None:

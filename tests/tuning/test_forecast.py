@@ -10,8 +10,9 @@ import pytest
 
 import octavo
 from octavo.core.progress import WHOLE_RUN, WHOLE_RUN_BOUNDS
+from octavo.evaluation.timing.latency import Ratio
 from octavo.model.files import io
-from octavo.tuning import search
+from octavo.tuning import runner, search
 from octavo.tuning.forecast import (
     LARGEST_CORRECTION,
     MEMORY,
@@ -299,3 +300,20 @@ def test_what_is_made_is_not_counted_as_ahead(monkeypatch: pytest.MonkeyPatch) -
     steps = ahead["steps"]
     assert steps == sorted(steps, reverse=True)
     assert len(set(steps)) == len(steps) > 1
+
+
+def test_steps_that_could_gain_nothing_are_not_ahead_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond 35 dB less is lost than a step has to gain to be tried, whatever the speed turns out to be."""
+    ahead: dict[str, int] = {}
+    begin = search.Search.begin
+
+    def counted(self: search.Search, stage: str) -> None:
+        begin(self, stage)
+        ahead[stage] = len(self.ahead.works()["steps"])
+
+    monkeypatch.setattr(search.Search, "begin", counted)
+    monkeypatch.setattr(
+        runner, "speeds", lambda _, models, *rest, **more: [Ratio(1.5, 1.5, 1.5)] * len(models)
+    )
+    octavo.quantize(conv_and_linear(), samples(40), threads=1, engine="serial")
+    assert ahead["quick"] == 0

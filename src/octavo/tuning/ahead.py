@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from octavo.tuning import choice
 from octavo.tuning.candidates import DISTILL, repaired, stepped_round
 from octavo.tuning.forecast import LIKELY, UNLIKELY, UNSURE, Work, weight_products
 from octavo.tuning.trial import Trial
@@ -12,6 +13,7 @@ from octavo.tuning.trial import Trial
 if TYPE_CHECKING:
     from octavo.tuning.search import Search
 
+WORTH_TRYING = 0.05  # of ln(speed): what a step could gain at most, for its trial to be made
 FINALISTS = 3  # trials that are timed again
 FIRST_LOOK = 0.5  # seconds that the first result is timed, so that it can be written
 
@@ -45,7 +47,7 @@ class Ahead:
         start = search.start(steps=False, mixed=False) or search.start(steps=True, mixed=False)
         untimed = start is not None and start.speed is None  # its fidelity tells alone
         steps: list[Work] = []
-        if start is not None and self._takes_data and (untimed or search.could_gain(start)):
+        if start is not None and self._takes_data and self._may_gain(start):
             steps = self._step_works(start, UNSURE if untimed else LIKELY)
         grown = Work(made=3, timed=3, seconds=half)
         if not search.thorough:
@@ -60,17 +62,25 @@ class Ahead:
             "steps": steps,
             "layers in float": [grown] * (2 if search.thorough else start is not None and not close),
             "compressed": [],
-            "finals": self.final_works(UNLIKELY if steps else LIKELY),
+            "finals": self.final_works(UNLIKELY if steps else UNSURE),
             "distilled": self._distill_works(start),
         }
+
+    def _may_gain(self, start: Trial) -> bool:
+        """Whether steps are tried on a static trial; before it is timed, whether it loses enough for it."""
+        search, requirements = self.search, self.search.requirements
+        if start.speed is not None or search.thorough:
+            return search.could_gain(start)
+        is_enough = requirements.settles_fidelity and requirements.unfaithful(start) is None
+        return not is_enough and choice.lost(start, requirements) > WORTH_TRYING
 
     def final_works(self, chance: float) -> list[Work]:
         """Return the last timing, which is done where the finalists differ in speed."""
         search, good = self.search, self.search.finalists()
         if len(good) > 1 and len({trial.speed for trial in good}) == 1:
             return []
-        if len(good) > 1 and search.is_settled():
-            chance = UNLIKELY
+        if len(good) > 1 and chance > UNLIKELY:
+            chance = UNLIKELY if search.is_settled() else LIKELY
         timed = min(FINALISTS, max(2, len(good))) if good else FINALISTS
         return [Work(timed=timed, seconds=search.seconds, chance=chance)]
 

@@ -90,9 +90,13 @@ def worth(trial: Trial, requirements: Requirements, unchanged: Unchanged) -> flo
     if requirements.least_speed < 1:
         gain = max(gain, 0.0)
     if not requirements.settles_fidelity:
-        ideal = _exact(trial)
-        gain -= (closeness(ideal, requirements) - closeness(trial, requirements)) * LOSS_BESIDE_FLOAT
+        gain -= lost(trial, requirements) * LOSS_BESIDE_FLOAT
     return gain + weights.size * math.log(unchanged.bytes / trial.bytes if trial.bytes else 1.0)
+
+
+def lost(trial: Trial, requirements: Requirements) -> float:
+    """Return how much more a trial would be worth if it were exact, at the same speed."""
+    return closeness(_exact(trial), requirements) - closeness(trial, requirements)
 
 
 def _exact(trial: Trial) -> Trial:

@@ -22,7 +22,7 @@ from octavo.core.recipe import Recipe
 from octavo.errors import OctavoError
 from octavo.pipeline import Destination
 from octavo.tuning import choice
-from octavo.tuning.ahead import FINALISTS, FIRST_LOOK, Ahead
+from octavo.tuning.ahead import FINALISTS, FIRST_LOOK, WORTH_TRYING, Ahead
 from octavo.tuning.candidates import (
     DISTILL,
     EQUALIZE,
@@ -54,7 +54,6 @@ from octavo.tuning.trial import Trial
 WEAK_DB = 18.0  # a layer with a smaller signal to noise ratio of its own is a candidate for float
 WEAK_MOST = 4  # layers that stay float where nothing is required
 WORTH_COMPRESSING = 0.05  # of the float bytes that compressed weights save, at least
-WORTH_TRYING = 0.05  # of ln(speed): what a step could gain at most, for its trial to be made
 
 
 class Search:
