@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
@@ -47,6 +48,8 @@ def compared(case: Case, *, data: bool, way: str = "fp16:compute", reference: bo
     return result
 
 
+# QuantizeLinear of float16 truncates in onnxruntime 1.29, where it should round.
+TRUNCATED = ("quantized_part",) if onnxruntime.__version__.startswith("1.29.") else ()
 # The reference implementation can't be given a value of an optional type.
 NO_REFERENCE = ("optional_value",)
 
@@ -54,6 +57,8 @@ NO_REFERENCE = ("optional_value",)
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("data", [False, True], ids=["no data", "data"])
 def test_what_converters_break_loads_and_is_close(make: Callable[[], Case], data: bool) -> None:
+    if make.__name__ in TRUNCATED:
+        pytest.skip("QuantizeLinear of float16 truncates in onnxruntime 1.29")
     case = make()
     reference = make.__name__ not in NO_REFERENCE and (data or not case.needs_data)
     compared(case, data=data, reference=reference)
