@@ -176,7 +176,11 @@ def _empty(like: ir.Value) -> ir.Node:
     if place < 0 or like.dtype is None:
         raise ModelError(f"nothing says how large {like.name} is, which only one of them returns")
     dims[place] = 0
-    tensor = of_array(np.zeros(dims, like.dtype.numpy()), like.dtype, ir.Shape(dims), f"{like.name}_empty")
+    try:
+        array = np.zeros(dims, like.dtype.numpy())
+    except ValueError as error:  # more axes than an array has, or too long ones
+        raise ModelError(f"{like.name}, which only one of them returns, has an impossible shape") from error
+    tensor = of_array(array, like.dtype, ir.Shape(dims), f"{like.name}_empty")
     node = ir.node("Constant", [], {"value": tensor}, name=f"{like.name}_empty")
     node.outputs[0].type = like.type
     return node
