@@ -356,9 +356,9 @@ def test_logarithms_of_small_numbers_stay_float32_with_what_computes_them() -> N
     assert {"log", "floor", "bands", "square"} <= set(kept) and not {"layer", "after"} & set(kept)
     assert "logarithm" in kept["square"] and "logarithm" in kept["bands"]
     assert decibels(source, converted(source, quiet), quiet[0]) > 50
-    loud = [{"x": 1 + 0.1 * np.abs(normal(4, 64))}]
+    outliers = [{"x": 1 + 0.1 * np.abs(normal(4, 64))}]
     arrays |= {"w": np.abs(arrays["w"]) / 64, "least": np.float32(1e-3)}
-    assert "bands" not in half(converted(chain(nodes, arrays, (4, 64)), loud)).kept
+    assert "bands" not in half(converted(chain(nodes, arrays, (4, 64)), outliers)).kept
 
 
 @pytest.mark.parametrize("more", [{}, {"weights": "int8", "effort": "plain"}], ids=["alone", "beside int8"])
