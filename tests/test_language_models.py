@@ -169,6 +169,7 @@ def test_without_data_weights_are_weighted_by_the_inputs_that_random_tokens_make
     assert moved[0] < 0.9 * moved[1]
     assert any("random token" in note for note in made.plan.notes)
     assert made.recipe is not None
+    assert [report.step for report in made.steps] == ["awq"]
     again = octavo.quantize(proto, recipe=made.recipe)
     assert io.to_proto(again.model).graph == io.to_proto(made.model).graph
 
@@ -189,7 +190,36 @@ def test_a_model_that_random_tokens_are_too_long_for_gets_the_search_without_inp
     made = octavo.quantize(proto, weights="int4", head="same")
     assert made.recipe is not None
     assert made.recipe.weight_only.algorithm.startswith("k-quant")
+    assert not made.recipe.steps
     assert any("random token" in note for note in made.plan.notes)
+
+
+def test_awq_lowers_the_divergence_without_data_and_is_left_out_where_steps_are_named() -> None:
+    proto = uneven()
+    made = octavo.quantize(proto, weights="int4", accuracy_level=0)
+    plain = octavo.quantize(proto, weights="int4", accuracy_level=0, steps=())
+    assert plain.recipe is not None
+    assert "random_tokens" in plain.recipe.weight_only.algorithm
+    assert not plain.steps
+    test = feeds(proto, 3)
+    awq, importance = (
+        np.mean([divergence(logits(one.model, feed), logits(io.load(proto), feed)) for feed in test])
+        for one in (made, plain)
+    )
+    assert awq < 0.9 * importance
+
+
+def test_a_model_that_reads_no_token_ids_gets_no_step_without_data() -> None:
+    proto = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        example (float[1, n, 64] x) => (float[1, n, 64] y) { y = MatMul (x, w) }""")
+    array = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(array, "w"))
+    made = octavo.quantize(proto, weights="int4")
+    assert made.recipe is not None
+    assert not made.recipe.steps
+    with pytest.raises(DataError, match="awq need calibration data"):
+        octavo.quantize(proto, weights="int4", steps="awq")
 
 
 def test_an_algorithm_that_is_named_gets_no_random_tokens() -> None:

@@ -101,8 +101,8 @@ def _add_blocks(parser: argparse.ArgumentParser) -> None:
     blocks.add_argument(
         "--algorithm",
         metavar="NAME",
-        help="rtn, furthest, hqq, k-quant, importance or gptq (default: importance, with --steps awq where"
-        " there is data; k-quant where a model without data reads no token ids)",
+        help="rtn, furthest, hqq, k-quant, importance or gptq (default: importance with"
+        " --steps awq; k-quant where there is no data and the model reads no token ids)",
     )
     blocks.add_argument(
         "--symmetric",

@@ -39,6 +39,7 @@ from octavo.pipeline.weight_inputs import (
     is_sequential,
     needs_inputs,
     or_random_tokens,
+    takes_random_tokens,
     with_algorithm,
     without_inputs,
 )
@@ -75,6 +76,7 @@ def quantize(
     subject = prepared(source, opset, run)
     model, is_open = subject.model, recipe.weight_only.algorithm == "auto"
     recipe = with_algorithm(model, recipe, data, run)
+    listed = _listed_steps(recipe, data, run)
     steps, data, run = _float_stage(model, recipe, target, listed, data, run)
     made = _planned(model, recipe, target)
     subject.at_opset(made.plan.opset)
@@ -106,7 +108,8 @@ def _listed_steps(recipe: Recipe, data: Any, run: Run) -> tuple[ListedStep, ...]
     listed = stepping.listed(recipe.steps)
     if data is None or run.observation.stats is not None:
         listed = tuple(one for one in listed if not one.min_samples)  # there is no sample to count
-    check_data(tuple(one.step for one in listed), data, run)
+    early = tuple(one.step for one in listed if one.step.phase is not Phase.WEIGHTS)
+    check_data(early if takes_random_tokens(recipe) else tuple(one.step for one in listed), data, run)
     return listed
 
 
@@ -150,6 +153,8 @@ def _measured(
     becomes one that has to know nothing of inputs.
     """
     given = or_random_tokens(made.model, made.plan, data, run)
+    if given is None and takes_random_tokens(made.recipe) and not needs_inputs(made.plan):
+        return None, made  # no layer is left for which inputs matter
     if given is None and run.observation.stats is None and not (made.plan.needs() or steps.remaining):
         raise DataError(
             f"{', '.join(algorithms_with_data(made.plan))} needs calibration data, and none was given; give"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from octavo.algorithms.steps.registry import FOR_BLOCKS
-from octavo.algorithms.weights.registry import WITH_DATA
+from octavo.algorithms.weights.registry import AWQ_IF_SAMPLED, WITH_DATA
 from octavo.core.arguments import unknown_keyword
 from octavo.core.granularity import Granularity, PerBlock, parse
 from octavo.core.qtypes import INT8, QType, TypeName, qtype
@@ -172,16 +172,17 @@ class RecipeRequest:
         return self._settled(changed.but(weights=weights, weight_only=options, half=half), static=static)
 
     def _settled(self, recipe: Recipe, *, static: bool) -> Recipe:
-        """Resolve the weight algorithm ``auto``: with data and few bits, AWQ comes before it."""
+        """Resolve the weight algorithm ``auto`` with data, and let AWQ come before it where bits are few.
+
+        Without data the model shows whether its inputs can be sampled.
+        """
         if not recipe.is_weight_only or recipe.weight_only.algorithm != "auto":
             return recipe
-        if not static:
-            return recipe  # with the model it shows whether its inputs can be sampled
         is_open = recipe.steps or self.changes.get("steps") is None
         others = [text for text in recipe.steps if not text.startswith("cache")]
         if is_open and not others and recipe.weights.qtype.bits < 8:
-            recipe = recipe.but(steps=("awq", *recipe.steps))
-        return recipe.but(weight_only=replace(recipe.weight_only, algorithm=WITH_DATA))
+            recipe = recipe.but(steps=("awq" if static else AWQ_IF_SAMPLED, *recipe.steps))
+        return recipe.but(weight_only=replace(recipe.weight_only, algorithm=WITH_DATA)) if static else recipe
 
     @property
     def _is_about_blocks(self) -> bool:

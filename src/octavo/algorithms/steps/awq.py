@@ -8,8 +8,8 @@ each input channel ``k`` the weights of important channels grow, and their round
 The division is folded into what comes before (the scale of a normalization, a constant factor, a linear
 layer), so that no node is added to the model; layers where that is not possible stay as they are. Layers that
 read the same input share its factors. ``α`` and ``β`` are those of a grid with the least error
-``Σ_k E[x_k²] / s_k² · (Q(s w) - s w)_k²``, where ``Q`` is the weight algorithm of each layer in the plan, on
-some of its rows and with a coarser search.
+``Σ_k E[x_k²] / s_k² · (Q(s w) - s w)_k²`` on some rows of each layer. Rounding to nearest orders the grid;
+for the first few, ``Q`` is the weight algorithm of the layer in the plan, with a coarser search.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from octavo.algorithms.weights.blocks import Algorithm
 from octavo.algorithms.weights.gptq import Gptq
 from octavo.algorithms.weights.importance import Importance
 from octavo.algorithms.weights.registry import algorithm
-from octavo.algorithms.weights.rtn import Rtn
+from octavo.algorithms.weights.rtn import Furthest, Rtn
 from octavo.core.blocks import BlockScheme
 from octavo.core.granularity import PerBlock
 from octavo.core.plan import Constant, Key, Shared
@@ -44,6 +44,7 @@ from octavo.model.graph.edit import Editor
 _LEAST_GAIN = 0.01  # share of the error; less is within what a sample of rows is wrong by
 # A search this short leaves 8 % more error than the full one, whatever the factors, in a quarter of the time.
 _COARSE: dict[str, Any] = {"narrowest": 0.75, "candidates": 3, "neighbours": 0, "fits": 1}
+_FINALISTS = 4  # of the grid, tried with that search; rounding to nearest takes a sixth of its time
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,9 @@ class Awq(Step):
         before = problem.error(np.ones(inputs.square.size))
         if not before > 0:
             return Refusal(group.name, "its weights are rounded without error")
-        after, exponents = min((problem.error(problem.factors(*pair)), pair) for pair in self._grid())
+        after, exponents = min(
+            (problem.error(problem.factors(*p)), p) for p in problem.finalists(self._grid())
+        )
         if not after < before * (1 - _LEAST_GAIN):
             return Refusal(group.name, "its error would not fall")
         factors = problem.factors(*exponents)
@@ -159,11 +162,11 @@ class _Rounded:
         scheme = BlockScheme(entry.scheme.qtype.bits, grain.size, entry.scheme.symmetric)
         return cls(rows[picked].astype(np.float32), scheme, chosen, len(picked) / len(rows))
 
-    def error(self, factors: F64, squares: F64) -> float:
+    def error(self, factors: F64, squares: F64, how: Algorithm | None = None) -> float:
         """Return the error of the outputs of all rows, with factors for the input channels."""
         scaled = self.rows * factors.astype(np.float32)
         seen = squares / factors**2
-        delta = self.chosen.blocks(scaled, self.scheme, seen).real() - scaled
+        delta = (how or self.chosen).blocks(scaled, self.scheme, seen).real() - scaled
         return float((delta**2 @ seen).sum()) / self.share
 
 
@@ -184,6 +187,11 @@ class _Problem:
         every = np.concatenate([layer.rows for layer in self.layers])
         return np.asarray(np.abs(every).mean(axis=0), np.float64)
 
-    def error(self, factors: F64) -> float:
-        """Return the error of the outputs of all layers."""
-        return sum(layer.error(factors, self.squares) for layer in self.layers)
+    def error(self, factors: F64, how: Algorithm | None = None) -> float:
+        """Return the error of the outputs of all layers, each rounded by its own algorithm or by this one."""
+        return sum(layer.error(factors, self.squares, how) for layer in self.layers)
+
+    def finalists(self, grid: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        """Return the pairs of exponents that are best for rounding to nearest."""
+        nearest = Furthest()
+        return sorted(grid, key=lambda pair: self.error(self.factors(*pair), nearest))[:_FINALISTS]

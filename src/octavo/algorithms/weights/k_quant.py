@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from octavo.algorithms.weights.blocks import Inputs, Solved, by_rows, inverse_of, nearest, stored
-from octavo.algorithms.weights.rtn import furthest, spread
+from octavo.algorithms.weights.rtn import furthest_range, spread_range
 from octavo.core.blocks import Array, Blocks, BlockScheme
 
 
@@ -75,10 +75,10 @@ class WeightedSearch:
         self.scale = np.ones(self.low.shape, np.float32)
         self.zero = np.full(self.low.shape, scheme.middle, np.float32)
         self._least = np.full(self.low.shape, np.inf, np.float32)
-        for start in (spread, furthest):
-            _, scale, zero = start(self.tiles, scheme, dtype)
+        for start in (spread_range, furthest_range):
+            scale, zero, *_ = start(self.tiles, scheme, dtype)
             middle = np.full(scale.shape, scheme.middle, np.float32)
-            self.offer(scale.astype(np.float32), middle if zero is None else zero.astype(np.float32))
+            self.offer(scale.astype(np.float32), middle if scheme.symmetric else zero.astype(np.float32))
 
     def solved(self) -> Solved:
         """Return integers, scales and zero points of the best."""

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from octavo.algorithms.weights.blocks import Inputs, Solved, by_rows
+from octavo.algorithms.weights.blocks import Inputs, Solved, by_rows, inverse_of
 from octavo.core import affine
 from octavo.core.blocks import Array, Blocks, BlockScheme
 
@@ -48,6 +48,15 @@ class Furthest:
 
 def spread(tiles: Array, scheme: BlockScheme, dtype: np.dtype[np.generic], ratio: float = 1.0) -> Solved:
     """Round to nearest over the whole range of each block; values of a block lie along the first axis."""
+    scale, zero, wide = spread_range(tiles, scheme, dtype, ratio)
+    integers = np.clip(np.rint(tiles.astype(np.float64) / wide + zero), 0, scheme.top)
+    return integers.astype(np.uint8), scale, None if scheme.symmetric else zero.astype(np.uint8)
+
+
+def spread_range(
+    tiles: Array, scheme: BlockScheme, dtype: np.dtype[np.generic], ratio: float = 1.0
+) -> tuple[Array, Array, Array]:
+    """Return scale and zero point of the whole range of each block, and the scale before it is stored."""
     low, high = tiles.min(axis=0, initial=0.0), tiles.max(axis=0, initial=0.0)
     low, high = low.astype(np.float64) * ratio, high.astype(np.float64) * ratio
     params = affine.from_range(low, high, scheme.ranges, dtype)
@@ -56,15 +65,21 @@ def spread(tiles: Array, scheme: BlockScheme, dtype: np.dtype[np.generic], ratio
     if scheme.symmetric:
         zero = np.where(dead, float(scheme.middle), zero)
     wide = np.where(dead, 1.0, affine.from_range(low, high, scheme.ranges, np.float64).scale)
-    steps = tiles.astype(np.float64) / wide
-    integers = np.clip(np.rint(steps + zero), 0, scheme.top)
-    return integers.astype(np.uint8), params.scale, None if scheme.symmetric else zero.astype(np.uint8)
+    return params.scale, zero, wide
 
 
 def furthest(tiles: Array, scheme: BlockScheme, dtype: np.dtype[np.generic]) -> Solved:
     """Round to nearest, symmetric ranges from the value furthest from zero; bit for bit as the runtime."""
+    scale, zero = furthest_range(tiles, scheme, dtype)
+    steps = tiles * inverse_of(scale) + zero + np.float32(0.5)
+    integers = np.clip(np.floor(steps), 0, scheme.top)
+    return integers.astype(np.uint8), scale, None if scheme.symmetric else zero.astype(np.uint8)
+
+
+def furthest_range(tiles: Array, scheme: BlockScheme, dtype: np.dtype[np.generic]) -> tuple[Array, Array]:
+    """Return scale and zero point of the whole range, or of the value furthest from zero where symmetric."""
     low, high = tiles.min(axis=0, initial=0.0), tiles.max(axis=0, initial=0.0)
-    one, half = np.float32(1), np.float32(0.5)
+    half = np.float32(0.5)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if scheme.symmetric:
             wide = np.where(np.abs(high) > np.abs(low), high, low) / np.float32(-scheme.middle)
@@ -72,10 +87,7 @@ def furthest(tiles: Array, scheme: BlockScheme, dtype: np.dtype[np.generic]) -> 
         else:
             wide = (high - low) / np.float32(scheme.top)
             zero = np.floor(np.clip(np.where(wide != 0, -low / wide, 0), 0, scheme.top) + half)
-        scale = wide.astype(dtype)
-        inverse = np.where(scale != 0, one / scale.astype(np.float32), np.float32(0))
-    integers = np.clip(np.floor(tiles * inverse + zero + half), 0, scheme.top)
-    return integers.astype(np.uint8), scale, None if scheme.symmetric else zero.astype(np.uint8)
+        return wide.astype(dtype), zero
 
 
 def described(rows: Array, scheme: BlockScheme, ratio: float, *, signed: bool) -> tuple[Array, Array, Array]:
