@@ -94,7 +94,7 @@ def test_a_model_tells_ranges_weights_and_its_manifest(result: octavo.Result, tm
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("none.json", None, "can't be read"),
+        ("none.json", None, "does not exist"),
         ("bad.json", "{", "not JSON"),
         ("list.json", "[]", "not a JSON object"),
         ("other.json", '{"a": 1}', "not a result of octavo"),

@@ -89,7 +89,7 @@ def test_two_results_are_laid_side_by_side(folder: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["missing.json", "-o", "r.html"], 1, "can't be read"),
+        (["missing.json", "-o", "r.html"], 1, "does not exist"),
         (["model.onnx", "-o", "r.pdf"], 2, "ends in .html"),
         (["model.onnx", "-o", "no/r.html"], 1, "no folder"),
         (["model.onnx", "calib.npz", "-o", "r.html"], 1, "is not text"),
