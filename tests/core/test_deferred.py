@@ -51,6 +51,11 @@ def test_a_policy_or_a_format_that_nothing_asks_for_is_not_loaded() -> None:
     assert printed(code) == ["[]"]
 
 
+def test_the_command_line_itself_needs_no_package_of_numbers_or_models() -> None:
+    code = "import sys, octavo.cli.main; print([m for m in ('numpy', 'onnx', 'onnx_ir') if m in sys.modules])"
+    assert printed(code) == ["[]"]
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_has_the_name_of_its_module(name: str) -> None:
     assert output_format(name).name == name

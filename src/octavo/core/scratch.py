@@ -17,13 +17,6 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-import ml_dtypes
-import numpy as np
-import numpy.typing as npt
 
 from octavo.core import leftovers
 
@@ -41,22 +34,6 @@ def lasting_folder() -> str:
     """Return a new folder that the caller removes."""
     sweep_once()
     return tempfile.mkdtemp(prefix=_prefix())
-
-
-def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Keep arrays in a file of such a folder; texts, which come as objects, become of a fixed width."""
-    content: dict[str, Any] = {
-        f"a{i}": array.astype(np.str_) if array.dtype.kind == "O" else array
-        for i, array in enumerate(map(np.asarray, arrays.values()))
-    }
-    np.savez(path, names=np.array(list(arrays), dtype=np.str_), **content)
-
-
-def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays that were kept; the format has no name for bfloat16 and keeps its two bytes."""
-    with np.load(path, allow_pickle=False) as stored:
-        found = {str(name): stored[f"a{i}"] for i, name in enumerate(stored["names"].tolist())}
-    return {name: a.view(ml_dtypes.bfloat16) if a.dtype == "V2" else a for name, a in found.items()}
 
 
 def sweep_once() -> None:

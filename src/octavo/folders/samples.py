@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from octavo.core import scratch
+from octavo.core.scratch_arrays import load_arrays, save_arrays
 from octavo.data.audio.features import features_of
 from octavo.data.audio.wav import SUFFIXES as SOUND_SUFFIXES
 from octavo.data.audio.wav import read_wav, wavs_below
@@ -338,7 +338,7 @@ class StoredFeeds(Sequence[Sample]):
         self._folder.mkdir(exist_ok=True)
         self._names = self._names or list(feed)
         path = self._folder / f"{len(self._files)}.npz"
-        scratch.save_arrays(path, {name: feed[name] for name in self._names})
+        save_arrays(path, {name: feed[name] for name in self._names})
         self._files.append(path)
 
     def part(self, first: int, stop: int | None = None) -> StoredFeeds:
@@ -361,4 +361,4 @@ class StoredFeeds(Sequence[Sample]):
         return map(self._read, self._files)
 
     def _read(self, path: Path) -> Sample:
-        return scratch.load_arrays(path)
+        return load_arrays(path)

@@ -33,7 +33,6 @@ from octavo.core.recipe import (
 from octavo.core.scheme import Method, Scheme
 from octavo.emission import OutputFormat, output_format
 from octavo.errors import RecipeError
-from octavo.planning.policies.weight_only import BITS
 from octavo.targets import Target
 from octavo.targets import target as find_target
 
@@ -319,6 +318,8 @@ def half_precision(text: str | None, io: str | None, target: Target) -> HalfPrec
 
 def _of_bits(text: str | int, signed: bool) -> QType:
     """Return the type that a number of bits means, or a type by its name."""
+    from octavo.planning.policies.weight_only import BITS
+
     plain = str(text)
     if plain.isdigit() and int(plain) not in BITS:
         raise RecipeError(f"Weights in blocks have 2, 4 or 8 bits, not {plain}.")

@@ -24,8 +24,8 @@ import numpy as np
 import onnx_ir as ir
 
 from octavo.calibration.engines import Engine
-from octavo.core import scratch
 from octavo.core.progress import Progress
+from octavo.core.scratch_arrays import load_arrays, save_arrays
 from octavo.errors import ModelError, OctavoError
 from octavo.evaluation.task import F64
 from octavo.evaluation.timing.latency import (
@@ -81,7 +81,7 @@ class Judging:
                 opened.clear()
                 opened[name] = Session.open(self.folder / name, threads=threads or None, trusted=True)
             sample, expected = (
-                scratch.load_arrays(self.folder / f"{kind}{number}.npz") for kind in ("sample", "answer")
+                load_arrays(self.folder / f"{kind}{number}.npz") for kind in ("sample", "answer")
             )
             return tallies(self.outputs, expected, opened[name].run(sample), sample)
 
@@ -116,8 +116,8 @@ class Reference:
             began = time.process_time()
             answer = session.run(sample, names)
             taken.append(time.process_time() - began)
-            scratch.save_arrays(folder / f"sample{number}.npz", sample)
-            scratch.save_arrays(folder / f"answer{number}.npz", answer)
+            save_arrays(folder / f"sample{number}.npz", sample)
+            save_arrays(folder / f"answer{number}.npz", answer)
             if self.language is None:  # logits of all samples are large, and it is known what they are
                 answers.append(answer)
         found = Outputs.of_language_model(self.language) if self.language else outputs_of(answers, samples[0])
@@ -156,8 +156,8 @@ class Reference:
         first, places = len(self.samples), 0.0
         for number, sample in enumerate(itertools.islice(self._more, MAX_MORE), first):
             answer = self.session.run(sample)
-            scratch.save_arrays(self.job.folder / f"sample{number}.npz", sample)
-            scratch.save_arrays(self.job.folder / f"answer{number}.npz", answer)
+            save_arrays(self.job.folder / f"sample{number}.npz", sample)
+            save_arrays(self.job.folder / f"answer{number}.npz", answer)
             self._counted_too = range(first, number + 1)
             places += sum(tally.places for tally in tallies(self.job.outputs, answer, answer, sample))
             if places >= COUNTED_ANSWERS:

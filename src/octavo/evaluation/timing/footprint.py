@@ -15,6 +15,7 @@ import numpy as np
 
 from octavo.core import scratch
 from octavo.core.files import read_json, write_text
+from octavo.core.scratch_arrays import save_arrays
 from octavo.evaluation.task import Feeds
 from octavo.model.files import io
 from octavo.model.graph import meta
@@ -43,7 +44,7 @@ def footprint(model: Path, feed: Feeds, specs: Sequence[InputSpec], threads: int
     """Load and run a model in a fresh interpreter, and return what that took."""
     with scratch.folder() as name:
         folder = Path(name)
-        scratch.save_arrays(folder / "feeds.npz", {spec.name: _storable(feed[spec.name]) for spec in specs})
+        save_arrays(folder / "feeds.npz", {spec.name: _storable(feed[spec.name]) for spec in specs})
         request = {"model": str(model), "threads": threads, "feeds": str(folder / "feeds.npz")}
         write_text(folder / "request.json", json.dumps(request))
         command = [

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from octavo.core import scratch
+from octavo.core.scratch_arrays import load_arrays
 from octavo.errors import OctavoError
 from octavo.model.runtime.session import InputSpec, Session, runtime_ir_limit
 
@@ -62,7 +62,7 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
 
 def _feeds(path: Path, specs: Sequence[InputSpec]) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays by input, in the types of the inputs."""
-    arrays = scratch.load_arrays(path)
+    arrays = load_arrays(path)
     return {spec.name: _typed(arrays[spec.name], spec) for spec in specs}
 
 
