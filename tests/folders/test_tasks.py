@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from folders.test_folders import quantized, session
 from folders.test_sound import clips, speech_model
 from octavo.errors import DataError, OutputError
 from octavo.folders.discovery import read_folder
-from octavo.folders.fidelity import Figure, standard_error
+from octavo.folders.fidelity import Figure
 from octavo.folders.parts import Role
 from octavo.folders.samples import folder_data
 from octavo.folders.tasks import word_errors, words
@@ -68,21 +67,6 @@ def test_word_errors_are_the_fewest_edits(found: list[str], expected: list[str])
 )
 def test_a_task_may_lose_a_share_and_always_one(figure: Figure, floor: Any, holds: bool) -> None:
     assert figure.holds(floor) is holds
-
-
-def test_words_that_one_clip_lost_say_little() -> None:
-    lost = [8.0, 0.0, 0.0, 0.0]
-    mean = np.mean([[n, 20.0] for n in lost], axis=0)
-    share = mean[0] / mean[1]
-    residual = np.array(lost) - share * 20
-    due = np.sqrt(np.sum(residual**2) / 3 / 4) / 20  # of a ratio of means
-    error = standard_error(lost, [20.0] * 4)
-    assert error == pytest.approx(due)
-    figure = Figure("words", share, count=80, error=error)
-    assert figure.holds(EIGHT_BITS)
-    assert not figure.holds(replace(EIGHT_BITS, always=0))  # what --max-drop says is meant exactly
-    two = standard_error([8.0, 8.0, 0.0, 0.0], [20.0] * 4)
-    assert not Figure("words", 0.2, count=80, error=two).holds(EIGHT_BITS)
 
 
 def heard(folder: Path, features: Any, suffixes: tuple[str, str, str] = ("", "", "")) -> list[str]:

@@ -48,7 +48,6 @@ class Figure:
     is_answer: bool = False  # logits of a text that is read off an encoder
     float_value: float | None = None  # of words and right answers; None: words are compared with float's
     count: int = 0  # of words or samples
-    error: float = 0.0  # the standard error of what is lost: words of a clip are lost together
 
     def holds(self, floor: Floor) -> bool:
         """Whether a variant with this figure may be written."""
@@ -58,8 +57,7 @@ class Figure:
             case "cosine":
                 return self.value >= floor.cosine
             case "words" | "right":
-                sure = self._lost - (self.error if floor.always else 0.0)
-                return round(sure * self.count) <= self._most_lost(floor)
+                return round(self._lost * self.count) <= self._most_lost(floor)
         return self.value >= floor.sqnr_db
 
     def limit(self, floor: Floor) -> str:
@@ -114,14 +112,6 @@ class Figure:
         if math.isinf(self.value):
             return "exact" if self.value > 0 else "an output of another shape than float's"
         return f"{self.value:.1f} dB"
-
-
-def standard_error(lost: Sequence[float], counts: Sequence[float]) -> float:
-    """The standard error of ``Σ lost / Σ counts`` over clips or samples, which are independent."""
-    number, total = len(lost), sum(counts)
-    share = sum(lost) / total
-    spread = sum((one - share * count) ** 2 for one, count in zip(lost, counts, strict=True))
-    return math.sqrt(number / max(number - 1, 1) * spread) / total
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from octavo.evaluation.label_files import class_number
 from octavo.evaluation.task_metrics import top_k
 from octavo.evaluation.tasks.classification import score_table
 from octavo.folders.discovery import ModelFolder, read_json
-from octavo.folders.fidelity import LOGITS, Figure, standard_error
+from octavo.folders.fidelity import LOGITS, Figure
 from octavo.folders.generation import MissingInputError, Pipeline, encodes, plain_input
 from octavo.folders.parts import SOUND, Part, Role
 from octavo.folders.samples import Array, Item
@@ -100,7 +100,7 @@ class Transcripts:
     text: Any  # a function of token ids
     states: list[list[dict[str, Array]]]  # what the float encoders give, by clip and piece
     expected: list[list[str]] = field(default_factory=list)
-    float_errors: list[int] | None = None  # of each clip; None: float's own transcripts are expected
+    float_errors: int | None = None  # None: float's own transcripts are what is expected
 
     @classmethod
     def of(cls, pipeline: Pipeline, items: Sequence[Item]) -> Transcripts | None:
@@ -115,7 +115,7 @@ class Transcripts:
         heard = made.heard({})
         if labelled:
             expected = [_said(item) for item in labelled]
-            errors = list(map(word_errors, heard, expected))
+            errors = sum(map(word_errors, heard, expected))
             made = replace(made, expected=expected, float_errors=errors)
         else:
             made = replace(made, expected=heard)
@@ -140,17 +140,10 @@ class Transcripts:
 
     def figure(self, files: Mapping[str, Path]) -> Figure:
         """The word error rate."""
-        counts = list(map(len, self.expected))
-        errors = list(map(word_errors, self.heard(files), self.expected))
-        beside, count = self.float_errors, sum(counts)
-        lost = [one - other for one, other in zip(errors, beside or [0] * len(errors), strict=True)]
-        return Figure(
-            "words",
-            sum(errors) / count,
-            float_value=None if beside is None else sum(beside) / count,
-            count=count,
-            error=standard_error(lost, counts),
-        )
+        count = sum(map(len, self.expected))
+        errors = sum(map(word_errors, self.heard(files), self.expected))
+        float_value = None if self.float_errors is None else self.float_errors / count
+        return Figure("words", errors / count, float_value=float_value, count=count)
 
 
 def _tokens(pipeline: Pipeline, encoded: Mapping[str, Array]) -> list[int]:
@@ -189,7 +182,7 @@ class Classes:
     feeds: list[dict[str, Array]]
     numbers: Array
     threads: int | None
-    float_hits: Array | None = None  # whether float is right, sample by sample
+    float_value: float | None = None
 
     @classmethod
     def of(cls, pipeline: Pipeline, items: Sequence[Item]) -> Classes | None:
@@ -202,7 +195,7 @@ class Classes:
             feeds = [{spec.name: plain_input(spec, item.pieces[0]) for spec in part.inputs} for item in items]
             numbers = [class_number(one.label, names, f"Sample {i}") for i, one in enumerate(items)]
             made = cls(part, feeds, np.array(numbers), pipeline.threads)
-            return replace(made, float_hits=made.hits({}))
+            return replace(made, float_value=made.figure({}).value)
         except (MissingInputError, ModelError):
             return None
 
@@ -210,8 +203,8 @@ class Classes:
         """Whether it is the part that gives the scores."""
         return part is self.part
 
-    def hits(self, files: Mapping[str, Path]) -> Array:
-        """Whether the right class comes first, sample by sample."""
+    def figure(self, files: Mapping[str, Path]) -> Figure:
+        """The share of right answers."""
         session = Session.open(files.get(self.part.name, self.part.path), threads=self.threads)
         name = LOGITS if LOGITS in self.part.outputs else None
         rows = [score_table(session.run(feed), name) for feed in self.feeds]
@@ -221,16 +214,8 @@ class Classes:
                 f"The labels go up to {self.numbers.max()} for {len(self.numbers)} samples, and"
                 f" {self.part.name} gives scores of shape {list(scores.shape)}; give labels that fit."
             )
-        return np.asarray(top_k(scores, self.numbers, 1), np.float64)
-
-    def figure(self, files: Mapping[str, Path]) -> Figure:
-        """The share of right answers."""
-        found = self.hits(files)
-        beside = found if self.float_hits is None else self.float_hits
-        error = standard_error((beside - found).tolist(), [1.0] * len(found))
-        return Figure(
-            "right", float(found.mean()), float_value=float(beside.mean()), count=len(found), error=error
-        )
+        right = float(top_k(scores, self.numbers, 1).mean())
+        return Figure("right", right, float_value=self.float_value, count=len(scores))
 
 
 def _class_names(folder: ModelFolder) -> list[str] | None:

@@ -44,8 +44,8 @@ class Floor:
 # are judgements of what can still be used, not limits measured on models: --max-kl and the like replace them.
 NEARLY_EXACT = Floor(0.01, 0.999, 40.0, Drop(0.005), 0.02)
 EIGHT_BITS = Floor(0.05, 0.98, 15.0, Drop(0.01), 0.04)
-FOUR_BITS = Floor(0.4, 0.95, 10.0, Drop(0.02), 0.06)
-TWO_BITS = Floor(0.7, 0.9, 8.0, Drop(0.03), 0.08)
+FOUR_BITS = Floor(0.4, 0.95, 10.0, Drop(0.02), 0.04)
+TWO_BITS = Floor(0.7, 0.9, 8.0, Drop(0.03), 0.06)
 
 
 @dataclass(frozen=True)
