@@ -62,8 +62,8 @@ class Ahead:
             "steps": steps,
             "layers in float": [grown] * (2 if search.thorough else start is not None and not close),
             "compressed": [],
-            "finals": self.final_works(UNLIKELY if steps else UNSURE),
             "distilled": self._distill_works(start),
+            "finals": self.final_works(UNLIKELY if steps else UNSURE),
         }
 
     def _may_gain(self, start: Trial) -> bool:

@@ -107,9 +107,10 @@ class Search:
             self._keep_float(start, self.layers)
         self.begin("compressed")
         self._compress()
+        self.begin("distilled")
+        self._distill()
         self.begin("finals")
         self._finals()
-        self.begin("distilled")
         self._distill()
 
     def begin(self, stage: str) -> None:
@@ -403,7 +404,8 @@ class Search:
         if self.best is None:
             return
         best, met, _ = choice.pick(self.runner.trials, self.requirements, self.runner.unchanged)
-        if met and best.candidate.static and self.has_scores(best):
+        made = {trial.candidate.refines for trial in self.runner.trials}
+        if met and best.candidate.static and best.name not in made and self.has_scores(best):
             self._time(self.runner.try_all([distilled(best.candidate)]))
 
     def has_scores(self, trial: Trial) -> bool:
