@@ -17,9 +17,11 @@ import onnx_ir as ir
 
 from octavo.model.graph import query
 from octavo.model.graph.edit import Editor, set_constant
+from octavo.model.graph.tensors import computed
 from octavo.ops import rule_of
 
 F64 = npt.NDArray[np.float64]
+_LAZY_BYTES = 1 << 20  # of a weight whose scaled copy is made when it is read, so that few are held at once
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,20 @@ class Layer:
     def store(self, rows: npt.NDArray[Any]) -> None:
         """Write rows back as the operator's weight."""
         set_constant(self.weight, self.laid_out(rows))
+
+    def multiply(self, per_channel: F64) -> None:
+        """Multiply the weights of each input channel by a number; those of large matrices when they are read."""
+        tensor, dims = self.weight.const_value, query.static_shape(self.weight)
+        if tensor is None or dims is None or len(dims) != 2 or tensor.nbytes < _LAZY_BYTES:
+            self.store(self.rows() * self.spread(per_channel))
+            return
+        factors = per_channel[:, None] if self.transposed else per_channel[None, :]
+
+        def scaled() -> npt.NDArray[Any]:
+            old = tensor.numpy()
+            return (np.asarray(old, np.float64) * factors).astype(old.dtype)
+
+        set_constant(self.weight, computed(scaled, tensor.dtype, dims))
 
     def store_bias(self, values: F64, editor: Editor) -> None:
         """Write the bias back, as a new constant where other nodes read the old one."""

@@ -245,7 +245,7 @@ class Group:
     def multiply(self, factors: F64) -> None:
         """Multiply the weights of each input channel by its factor."""
         for layer in self.layers:
-            layer.store(layer.rows() * layer.spread(factors))
+            layer.multiply(factors)
 
 
 def groups(subject: Subject) -> list[Group | Refusal]:
