@@ -129,7 +129,7 @@ def test_a_damaged_file_is_refused(spoil: Callable[[bytes], bytes], message: str
 
 
 def test_a_file_that_is_not_there_is_a_sentence(folder: Path) -> None:
-    with pytest.raises(TableError, match="can't be read"):
+    with pytest.raises(TableError, match="does not exist"):
         octavo.load_stats(folder / "none")
     with pytest.raises(OutputError, match="can't be written"):
         octavo.save_stats(made(folder), folder / "none" / "s")

@@ -54,7 +54,7 @@ def test_a_running_trial_is_stopped_when_the_time_is_over(monkeypatch: pytest.Mo
     tuned = tune(time_limit=60)
     assert tuned.met
     assert any("time limit" in (trial.error or "") for trial in tuned.trials)
-    assert any("time of 0 s" in note for note in tuned.notes)
+    assert any("time limit of 0 s" in note for note in tuned.notes)
 
 
 def test_calibration_is_stopped_too_once_there_is_a_result_that_needs_none(

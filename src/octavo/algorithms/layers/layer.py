@@ -128,7 +128,7 @@ class Layer:
         set_constant(self.weight, self.laid_out(rows))
 
     def multiply(self, per_channel: F64) -> None:
-        """Multiply the weights of each input channel by a number; those of large matrices when they are read."""
+        """Multiply the weights of each input channel; those of large matrices when they are read."""
         tensor, dims = self.weight.const_value, query.static_shape(self.weight)
         if tensor is None or dims is None or len(dims) != 2 or tensor.nbytes < _LAZY_BYTES:
             self.store(self.rows() * self.spread(per_channel))
