@@ -158,7 +158,7 @@ def test_a_manifest_is_json_where_nothing_was_lost(sandbox: Sandbox) -> None:
     made = layer(np.zeros((WIDTH, WIDTH), np.float32))
 
     def manifest() -> Any:
-        result = octavo.quantize(made, feeds(4), effort="standard", time_limit=1, threads=1)
+        result = octavo.quantize(made, feeds(4), effort="standard", threads=1)
         assert "Infinity" in json.dumps(result.manifest(), default=str)
         path = result.save_manifest(sandbox.out / "m.json")
         return json.loads(path.read_text(), parse_constant=_no_number)
