@@ -291,6 +291,10 @@ def test_what_is_left_float_is_no_longer_quantized_at_run_time(found: tuple[octa
     mixed = next(trial for trial in found[0].trials if trial.name == "mixed")
     assert set(mixed.candidate.recipe.dynamic_nodes) == {"first", "second"}
     assert without_layers(mixed.candidate, ["first"]).recipe.dynamic_nodes == ("second",)
+    once = without_layers(mixed.candidate, ["first"])
+    twice = without_layers(once, ["second", "third"])
+    assert once.name == f"{mixed.candidate.name}, 1 layer float"
+    assert twice.name == f"{mixed.candidate.name}, 3 layers float"
     assert mixed.result is not None
     linear = [g for g in groups(mixed.result.plan, target("ort-cpu")) if g.words == "linear layers"]
     assert without_groups(mixed.candidate, linear).recipe.dynamic_nodes == ()

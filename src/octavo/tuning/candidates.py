@@ -44,6 +44,7 @@ class Candidate:
     idea: str
     faster_than: str | None = None  # the one that this is a try to outrun, by name
     refines: str | None = None  # the one whose numbers this fits further, by name
+    float_layers: int = 0  # that stay float as they lose most
 
     @property
     def static(self) -> bool:
@@ -230,9 +231,15 @@ def without_groups(candidate: Candidate, left: Sequence[Group]) -> Candidate:
 
 
 def without_layers(candidate: Candidate, nodes: Sequence[str]) -> Candidate:
-    """Return the same with some layers left float."""
-    words = f"{len(nodes)} layer{'s' if len(nodes) > 1 else ''}"
-    return _without(candidate, nodes, frozenset(nodes), words, "the layers that lose most")
+    """Return the same with some more layers left float; the name counts all of them."""
+    before, count = candidate.float_layers, candidate.float_layers + len(nodes)
+    base = replace(candidate, name=candidate.name.removesuffix(f", {_layers(before)} float"))
+    made = _without(base, nodes, frozenset(nodes), _layers(count), "the layers that lose most")
+    return replace(made, float_layers=count)
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'s' if count > 1 else ''}"
 
 
 def without_first(candidate: Candidate, plan: Plan, model: ir.Model) -> list[Candidate]:

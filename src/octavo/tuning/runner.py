@@ -179,7 +179,10 @@ class TrialRunner:
             io.save(model, self.folder / name)
             report = self.deadline.checked(self.run.progress)
             return self.reference.fidelity([name], self.engine, report)[name]
-        except (Exception, OutOfTime):  # a defect here must not cost the trials
+        except (OctavoError, OutOfTime):
+            return None
+        except Exception as error:  # a defect here must not cost the trials; the result names it
+            self.notes.append(f"what rounding loses is not known: {type(error).__name__}: {error}")
             return None
 
     def _made(self, candidate: Candidate) -> Trial:
