@@ -186,6 +186,9 @@ def test_what_is_given_in_another_form_gets_the_right_one(
 def test_no_steps_is_a_choice(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["quantize", "model.onnx", "-o", "out.onnx", "--data", "calib.npz", "--steps", "none"]) == 0
     assert "bias-correction" not in capsys.readouterr().out
+    made = octavo.quantize("model.onnx", "calib.npz", output="again.onnx", steps="none")
+    assert Path("again.onnx").read_bytes() == Path("out.onnx").read_bytes()
+    assert octavo.Recipe.from_dict({"base": "W8A8", "steps": "none"}).steps == made.recipe.steps == ()
 
 
 def test_a_model_is_not_converted_to_an_older_opset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

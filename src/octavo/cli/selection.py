@@ -186,8 +186,6 @@ def changes_of(options: argparse.Namespace) -> dict[str, Any]:
         found["float_type"] = found.pop("float")
     if "symmetric" in found:
         found["symmetric"] = found["symmetric"] == "yes"
-    if found.get("steps") == "none":
-        found["steps"] = ()
     if options.share is not None:
         found["size"] = options.share
     if options.layer:

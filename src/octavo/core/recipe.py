@@ -23,6 +23,7 @@ from octavo.core.granularity import PerBlock, PerChannel, PerTensor
 from octavo.core.override import Override
 from octavo.core.qtypes import FLOAT8E4M3FN, INT8, UINT4, UINT8, UINT16, QType, is_type
 from octavo.core.recipe_parts import (
+    NO_STEPS,
     FloatType,
     HalfPrecision,
     LayerWeights,
@@ -80,6 +81,8 @@ class Recipe(Brief):
                 object.__setattr__(self, name, ())
         for name in ("op_types", "include", "exclude", "overrides", "steps", "dynamic_nodes"):
             set_tuple(self, name)
+        if self.steps == (NO_STEPS,):
+            object.__setattr__(self, "steps", ())
         self._read_names()
         if self.calibration_samples is not None and self.calibration_samples < 1:
             raise RecipeError(

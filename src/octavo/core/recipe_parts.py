@@ -158,6 +158,7 @@ class WriteOptions:
     explicit: bool = False  # zero points that are zero too; scales and zero points in typed fields
 
 
+NO_STEPS = "none"  # the word for an empty list of steps, in a call, a recipe and on the command line
 _COMMA_LISTS = ("op_types", "steps", "float_outputs")  # names that have no comma in them
 
 

@@ -30,6 +30,7 @@ from octavo.core.recipe import (
     WeightOnly,
     recipe_of,
 )
+from octavo.core.recipe_parts import NO_STEPS
 from octavo.core.scheme import Method, Scheme
 from octavo.emission import OutputFormat, output_format
 from octavo.errors import RecipeError
@@ -355,6 +356,8 @@ def patterns(given: Iterable[Pattern] | Pattern | None) -> tuple[Pattern, ...]:
 
 def names(what: str, given: Iterable[str] | str | None) -> tuple[str, ...]:
     """Return names as a tuple, from a list of them or from text with commas."""
+    if what == "steps" and given == NO_STEPS:
+        return ()
     listed = given.split(",") if isinstance(given, str) else list(given or ())
     found = tuple(str(name).strip() for name in listed if str(name).strip())
     if not found and listed != [] and what == "op_types":
